@@ -176,10 +176,12 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Receives once. With data left to send, waits for either direction.
+    /// Receives once. Waits until something arrives, or with data left to send for either
+    /// direction; a busy client waits for nothing.
     fn pull(&mut self) -> Result<()> {
-        let mut flags = RecvFlags::empty();
-        if self.output_sent < self.output.len() {
+        let is_busy = self.plan.load.busy;
+        let mut flags = if is_busy { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+        if !is_busy && self.output_sent < self.output.len() {
             let mut wanted = [PollFd::new(self.stream, PollFlags::IN | PollFlags::OUT)];
             match poll(&mut wanted, None) {
                 Ok(_) | Err(Errno::INTR) => {}

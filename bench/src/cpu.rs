@@ -1,13 +1,19 @@
-//! CPU time of another process and its children.
+//! CPU time of another process and its children, and the processors of its threads.
 //!
 //! The process clock counts nanoseconds and includes ended threads, unlike `/proc/PID/task`.
 //! Children are included because some servers fork for each connection. A child that starts and
 //! ends between two readings is missed.
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How the names of the server's workers begin.
+pub const WORKERS: &str = "worker-";
 
 /// CPU time of the calling thread in nanoseconds: less disturbed by other load than wall time.
 pub fn thread_ns() -> u64 {
@@ -50,18 +56,66 @@ impl Reading {
 /// # Errors
 /// If there is no such process, or no such thread.
 pub fn threads_ns(pid: u32, prefix: &str) -> Result<u64> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let mut times = Vec::new();
-    for task in tasks.with_context(|| format!("no process {pid}"))?.flatten() {
-        let read = |name| fs::read_to_string(task.path().join(name)).ok();
-        if read("comm").is_some_and(|name| name.starts_with(prefix)) {
+    for (task, is_named) in threads(pid, prefix)? {
+        if is_named {
             // The first field: time on a processor, in nanoseconds.
-            let schedstat = read("schedstat").unwrap_or_default();
+            let schedstat = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
             times.extend(schedstat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()));
         }
     }
     ensure!(!times.is_empty(), "process {pid} has no threads named {prefix}*");
     Ok(times.iter().sum())
+}
+
+/// The directories of the threads of a process, each with whether its name begins with `prefix`.
+fn threads(pid: u32, prefix: &str) -> Result<Vec<(PathBuf, bool)>> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.with_context(|| format!("no process {pid}"))?.flatten();
+    let is_named = |task: &Path| {
+        fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with(prefix))
+    };
+    Ok(tasks.map(|task| (task.path(), is_named(&task.path()))).collect())
+}
+
+/// A processor for some threads alone, so that the others take no time from their caches.
+pub struct Apart {
+    alone: CpuSet,
+    others: CpuSet,
+}
+
+impl Apart {
+    /// Divides the processors on which the calling thread may run: one, and all others. From now
+    /// on, that thread and what it starts use the others.
+    ///
+    /// # Errors
+    /// If there is only one.
+    pub fn of_this_thread() -> Result<Self> {
+        let mut others = sched_getaffinity(None)?;
+        ensure!(others.count() > 1, "there is only one processor");
+        let first = (0..CpuSet::MAX_CPU).find(|&cpu| others.is_set(cpu)).unwrap_or(0);
+        let mut alone = CpuSet::new();
+        alone.set(first);
+        others.unset(first);
+        sched_setaffinity(None, &others)?;
+        Ok(Self { alone, others })
+    }
+
+    /// Moves the threads of a process whose names begin with `prefix` to the one processor, and
+    /// its others to the others.
+    ///
+    /// # Errors
+    /// If there is no such process.
+    pub fn keep(&self, pid: u32, prefix: &str) -> Result<()> {
+        for (task, is_named) in threads(pid, prefix)? {
+            let id = task.file_name().and_then(|name| name.to_str()?.parse().ok());
+            let id = id.and_then(Pid::from_raw).context("a thread without a number")?;
+            let processors = if is_named { &self.alone } else { &self.others };
+            // A thread that has ended meanwhile needs none.
+            let _ = sched_setaffinity(Some(id), processors);
+        }
+        Ok(())
+    }
 }
 
 /// `pid` and its descendants.

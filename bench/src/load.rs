@@ -80,6 +80,10 @@ pub struct Load {
     /// Verify every byte read. The span must have been written with the same seed.
     #[arg(long)]
     pub verify: bool,
+    /// Look for answers again and again instead of sleeping, so that the server never has to wake
+    /// the client: what that costs depends on how long the client's processor slept.
+    #[arg(long)]
+    pub busy: bool,
     /// Report the CPU time of this process and its children.
     #[arg(long)]
     pub server_pid: Option<u32>,
@@ -102,6 +106,7 @@ impl Load {
             count: None,
             seed: 1,
             verify: false,
+            busy: false,
             server_pid: None,
         }
     }

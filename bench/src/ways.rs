@@ -1,33 +1,35 @@
 //! Servers that take turns under the same load in different ways, so that other load on the machine
-//! affects all of them. The first way is what the others are compared with.
+//! affects all of them.
 //!
-//! What can only be chosen at the start distinguishes servers ([`Ways::compare`]). Of two servers
-//! with the same options one may be a tenth faster, by where its memory lies: to see less than
-//! that, several are started under one name, and their turns are added up. What can be switched on
-//! and off is compared on the same servers ([`Ways::compare_switched`]).
+//! What can only be chosen at the start distinguishes servers, and the first is what the others are
+//! compared with ([`Ways::compare`]). Of two servers with the same options one may be a tenth
+//! faster, by where its memory lies. What can be switched on is compared with the turns of the same
+//! server before and after it, without it ([`Ways::compare_switched`]).
 
-use crate::cpu::threads_ns;
+use crate::cpu::{WORKERS, threads_ns};
 use crate::figures::{Figures, Limit};
 use crate::forebay::Forebay;
 use crate::load::{Load, Op, Outcome};
-use crate::table::median;
-use anyhow::Result;
+use crate::table::{Centre, median};
+use anyhow::{Context, Result};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-const MIB: u64 = 1 << 20;
-/// Bytes of the volume; the pool is large enough to avoid evictions and the dirty limit.
-const VOLUME_BYTES: u64 = 64 * MIB;
 
 /// How the servers are loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Rounds, in each of which every server has a turn in each of its ways.
+    /// Bytes of the volume. The pool has twice as many, to avoid evictions and the dirty limit.
+    pub volume_bytes: u64,
+    /// Rounds, in each of which every way has a turn.
     pub rounds: usize,
     /// Seconds of a turn.
     pub seconds: f64,
     /// Requests in flight.
     pub depth: u32,
+    /// See [`Load::busy`].
+    pub busy: bool,
 }
 
 /// Running servers, each with the volume `v` in memory, in write-back, and filled.
@@ -55,12 +57,15 @@ impl Ways {
         options: &[&str],
     ) -> Result<&Forebay> {
         let dir = tempfile::tempdir()?;
-        let mut volume =
-            format!("v=memory:{VOLUME_BYTES},mode=write-back,protection=none,accept-loss=yes");
+        let mut volume = format!(
+            "v=memory:{},mode=write-back,protection=none,accept-loss=yes",
+            self.plan.volume_bytes
+        );
         volume.push_str(volume_options);
+        let pool_bytes = 2 * self.plan.volume_bytes;
         let mut more = vec!["--workers", "1"];
         more.extend(options);
-        let server = Forebay::start(programs, dir.path(), &[volume], 512 * MIB, &more)?;
+        let server = Forebay::start(programs, dir.path(), &[volume], pool_bytes, &more)?;
         self.load(&server, Op::Write).prefill().run()?;
         self.servers.push((name, server, dir));
         Ok(&self.servers[self.servers.len() - 1].1)
@@ -71,14 +76,14 @@ impl Ways {
         load.op = op;
         load.depth = self.plan.depth;
         load.seconds = self.plan.seconds;
+        load.busy = self.plan.busy;
         load.server_pid = Some(server.pid);
         load
     }
 
-    /// Loads all servers in turn. Adds for each name the medians over the rounds: requests per
-    /// second, the processor time of the whole server per request, and both relative to the first
-    /// name in the same round; and so for the time of its workers, which is the cost of the data
-    /// path without what other threads do. The relative rate of a name is at least its `share_min`.
+    /// Loads all servers in turn. Adds for each the medians over the rounds: requests per second,
+    /// the processor time of the whole server per request, and both relative to the first server in
+    /// the same round. The relative rate of a server is at least its `share_min`.
     ///
     /// # Errors
     /// If a request fails.
@@ -88,28 +93,35 @@ impl Ways {
         share_min: impl Fn(&str) -> f64,
         figures: &mut Figures,
     ) -> Result<()> {
-        let mut names: Vec<&str> = Vec::new();
-        for (name, ..) in &self.servers {
-            if !names.contains(name) {
-                names.push(name);
-            }
-        }
         let mut rounds = Vec::new();
         for _ in 0..self.plan.rounds {
-            let mut sums = vec![Sum::default(); names.len()];
-            for (name, server, _) in &self.servers {
-                let at = names.iter().position(|other| other == name).unwrap_or_default();
-                self.turn(server, op, &mut sums[at])?;
-            }
-            rounds.push(sums);
+            let turns: Result<Vec<Turn>> =
+                self.servers.iter().map(|(_, server, _)| self.turn(server, op)).collect();
+            rounds.push(turns?);
         }
-        let limits = |at: usize| (share_min(names[at]), Limit::Information);
-        report(op, &names, &rounds, limits, figures);
+        for (at, (way, ..)) in self.servers.iter().enumerate() {
+            let median_of = |figure: &dyn Fn(&Turn, &Turn) -> f64| {
+                let values: Vec<f64> = rounds.iter().map(|of| figure(&of[at], &of[0])).collect();
+                median(&values).unwrap_or(f64::NAN)
+            };
+            let first = self.servers[0].0;
+            let mut add = |what: String, value, limit| {
+                figures.add(format!("{op:?}, {way}, {what}"), value, limit);
+            };
+            add("IOPS".to_owned(), median_of(&|turn, _| turn.rate), Limit::Information);
+            let share = median_of(&|turn, first| turn.rate / first.rate);
+            add(format!("IOPS / {first}"), share, Limit::AtLeast(share_min(way)));
+            add("CPU us each".to_owned(), median_of(&|turn, _| turn.cpu_us), Limit::Information);
+            let cpu_share = median_of(&|turn, first| turn.cpu_us / first.cpu_us);
+            add(format!("CPU / {first}"), cpu_share, Limit::Information);
+        }
         Ok(())
     }
 
-    /// As [`Ways::compare`], but each server has a turn in each of these ways, in a round in one
-    /// order and in the next one in the other. The time of the workers has a limit, too.
+    /// In each round, loads one of the servers in each of these ways, and between two of them as it
+    /// is. Adds for each way the centre over the rounds, with its interval of 95 %, of the rate
+    /// relative to the turns before and after it, and of the additional processor time of the
+    /// workers per request: the cost of the data path, without what other threads do.
     ///
     /// # Errors
     /// If a request fails, or something cannot be switched.
@@ -119,113 +131,104 @@ impl Ways {
         ways: &[Switch<'_>],
         figures: &mut Figures,
     ) -> Result<()> {
-        let mut rounds = Vec::new();
+        let mut shares = vec![(Vec::new(), Vec::new()); ways.len()];
+        let mut servers = self.servers.iter().cycle();
         for round in 0..self.plan.rounds {
-            let mut sums = vec![Sum::default(); ways.len()];
-            for (_, server, _) in &self.servers {
-                for turn in 0..ways.len() {
-                    // Each way is the first of a server equally often: its memory is not in the
-                    // processor's caches then.
-                    let at = (round + turn) % ways.len();
-                    let off = (ways[at].on)(server)?;
-                    // While a way was switched on, lines have been written back, and writes to
-                    // clean lines cost more. So all are dirty when a turn begins.
-                    self.load(server, Op::Write).prefill().run()?;
-                    self.turn(server, op, &mut sums[at])?;
-                    off()?;
-                }
+            let (_, server, _) = servers.next().context("no server was started")?;
+            let mut before = self.switched_turn(server, op, None)?;
+            for at in 0..ways.len() {
+                // Each way is the first of a round equally often.
+                let at = (round + at) % ways.len();
+                let with = self.switched_turn(server, op, Some(&ways[at]))?;
+                let after = self.switched_turn(server, op, None)?;
+                let without =
+                    |figure: fn(&Turn) -> f64| f64::midpoint(figure(&before), figure(&after));
+                let (rates, workers) = &mut shares[at];
+                rates.push(with.rate / without(|turn| turn.rate));
+                workers.push(100.0 * (with.workers_us / without(|turn| turn.workers_us) - 1.0));
+                before = after;
             }
-            rounds.push(sums);
         }
-        let names: Vec<&str> = ways.iter().map(|way| way.name).collect();
-        let limits = |at: usize| {
-            let Switch { share_min, workers_more_max, .. } = ways[at];
-            (share_min, Limit::AtMost(workers_more_max))
-        };
-        report(op, &names, &rounds, limits, figures);
+        for (way, (rates, workers)) in ways.iter().zip(&shares) {
+            let mut add = |what: &str, value, limit| {
+                figures.add(format!("{op:?}, {}, {what}", way.name), value, limit);
+            };
+            let Centre { value, low, high } = Centre::of(rates);
+            add("rate", value, Limit::Information);
+            add("rate, at least", low, Limit::Information);
+            add("rate, at most", high, Limit::AtLeast(way.share_min));
+            let Centre { value, low, high } = Centre::of(workers);
+            add("more CPU of workers, %", value, Limit::Information);
+            add("more CPU of workers, at least %", low, Limit::AtMost(way.workers_more_max));
+            add("more CPU of workers, at most %", high, Limit::Information);
+        }
         Ok(())
     }
 
-    /// Loads a server for one turn, and adds it.
-    fn turn(&self, server: &Forebay, op: Op, sum: &mut Sum) -> Result<()> {
-        let workers_ns = threads_ns(server.pid, "worker-")?;
+    /// One turn of a server in a way, or as it is. In both cases it is idle for the same time
+    /// before, because that alone changes what a request costs afterwards.
+    fn switched_turn(&self, server: &Forebay, op: Op, way: Option<&Switch<'_>>) -> Result<Turn> {
+        let begun = Instant::now();
+        let off = way.map(|way| (way.on)(server)).transpose()?;
+        thread::sleep(SWITCH_TIME.saturating_sub(begun.elapsed()));
+        // What was written back meanwhile is dirty again when the turn begins: writes to clean
+        // lines cost more.
+        self.load(server, Op::Write).prefill().run()?;
+        let turn = self.turn(server, op)?;
+        off.map_or(Ok(()), |off| off())?;
+        Ok(turn)
+    }
+
+    /// Loads a server for one turn.
+    fn turn(&self, server: &Forebay, op: Op) -> Result<Turn> {
+        let workers_ns = threads_ns(server.pid, WORKERS)?;
         let outcome = self.load(server, op).run()?;
-        sum.add(&outcome, threads_ns(server.pid, "worker-")? - workers_ns);
-        Ok(())
+        let workers_ns = threads_ns(server.pid, WORKERS)? - workers_ns;
+        Ok(Turn::new(&outcome, workers_ns))
     }
 }
+
+/// From the end of a turn until the next one begins to fill its volume, with what a way needs to be
+/// switched on.
+pub const SWITCH_TIME: Duration = Duration::from_millis(2_600);
 
 /// A way that is switched on before a turn of a server.
 pub struct Switch<'a> {
     /// Its name.
     pub name: &'static str,
-    /// The minimum rate, relative to the first way.
+    /// The minimum rate, relative to the server as it is. It is missed if the whole interval of the
+    /// measured one is below.
     pub share_min: f64,
-    /// How much more processor time of the workers than in the first way a request may take, in
-    /// percent.
+    /// How much more processor time of the workers a request may take, in percent. It is missed if
+    /// the whole interval is above.
     pub workers_more_max: f64,
     /// Switches it on, and returns what switches it off after the turn.
     pub on: On<'a>,
 }
 
-/// Switches a way on for a server.
+/// Switches a way on for a server. It takes less than [`SWITCH_TIME`].
 pub type On<'a> = Box<dyn Fn(&Forebay) -> Result<Off<'a>> + 'a>;
 
 /// Switches off what a [`Switch`] has switched on.
 pub type Off<'a> = Box<dyn FnOnce() -> Result<()> + 'a>;
 
-/// Adds the figures of all ways. `limits` gives for each the minimum relative rate and the limit of
-/// the additional time of the workers.
-fn report(
-    op: Op,
-    names: &[&str],
-    rounds: &[Vec<Sum>],
-    limits: impl Fn(usize) -> (f64, Limit),
-    figures: &mut Figures,
-) {
-    let first = names[0];
-    let rate = |sum: &Sum| sum.requests / sum.turns;
-    let cpu = |sum: &Sum| sum.cpu_us / sum.requests;
-    let workers = |sum: &Sum| sum.workers_us / sum.requests;
-    for (at, way) in names.iter().enumerate() {
-        let median_of = |figure: &dyn Fn(&Sum, &Sum) -> f64| {
-            let values: Vec<f64> = rounds.iter().map(|sums| figure(&sums[at], &sums[0])).collect();
-            median(&values).unwrap_or(f64::NAN)
-        };
-        let name = |what: &str| format!("{op:?}, {way}, {what}");
-        let share = median_of(&|sum, first| rate(sum) / rate(first));
-        let workers_share = median_of(&|sum, first| workers(sum) / workers(first));
-        let cpu_share = median_of(&|sum, first| cpu(sum) / cpu(first));
-        let (iops, cpu_us) = (median_of(&|sum, _| rate(sum)), median_of(&|sum, _| cpu(sum)));
-        figures.add(name("IOPS"), iops, Limit::Information);
-        let (share_min, workers_limit) = limits(at);
-        figures.add(name(&format!("IOPS / {first}")), share, Limit::AtLeast(share_min));
-        figures.add(name("CPU us each"), cpu_us, Limit::Information);
-        figures.add(name(&format!("CPU / {first}")), cpu_share, Limit::Information);
-        let workers = name(&format!("CPU of workers, % above {first}"));
-        figures.add(workers, (workers_share - 1.0) * 100.0, workers_limit);
-    }
-}
-
-/// The turns of the servers of one name in a round.
-#[derive(Clone, Copy, Default)]
-struct Sum {
-    turns: f64,
-    /// The sum of the rates, in requests per second.
-    requests: f64,
-    /// The processor time of so many requests, in microseconds.
+/// What was measured in one turn.
+#[derive(Clone, Copy)]
+struct Turn {
+    /// Requests per second.
+    rate: f64,
+    /// Processor time of the whole server per request, in microseconds.
     cpu_us: f64,
     /// Of that, the time of workers.
     workers_us: f64,
 }
 
-impl Sum {
-    fn add(&mut self, outcome: &Outcome, workers_ns: u64) {
-        self.turns += 1.0;
-        self.requests += outcome.iops;
-        // The requests of one second.
-        let workers_us = workers_ns as f64 / 1000.0;
-        self.workers_us += workers_us * outcome.iops / outcome.requests as f64;
-        self.cpu_us += outcome.iops * outcome.server_cpu_us_per_request.unwrap_or(f64::NAN);
+impl Turn {
+    fn new(outcome: &Outcome, workers_ns: u64) -> Self {
+        Self {
+            rate: outcome.iops,
+            cpu_us: outcome.server_cpu_us_per_request.unwrap_or(f64::NAN),
+            workers_us: workers_ns as f64 / 1000.0 / outcome.requests as f64,
+        }
     }
 }

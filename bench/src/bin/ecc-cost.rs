@@ -30,13 +30,16 @@ struct Arguments {
     depth: u32,
 }
 
+/// Bytes of each volume.
+const VOLUME_BYTES: u64 = 64 << 20;
 /// Minimum rate of hits under `checksum` and `parity`, relative to `off`.
 const WRITE_SHARE_MIN: f64 = 0.75;
 const READ_SHARE_MIN: f64 = 0.9;
 
 fn main() -> Result<ExitCode> {
     let Arguments { programs, rounds, seconds, depth } = Arguments::parse();
-    let mut ways = Ways::new(Plan { rounds, seconds, depth });
+    let mut ways =
+        Ways::new(Plan { volume_bytes: VOLUME_BYTES, rounds, seconds, depth, busy: false });
     for way in ["off", "checksum", "parity"] {
         ways.start(&programs, way, "", &["--ecc", way])?;
     }

@@ -1,7 +1,7 @@
 //! Blocking calls for tools and tests: a call returns when the I/O is answered.
 
 use crate::{AlignedBuffer, Backend, Buffer, Completion, CompletionSink, Io, IoKind};
-use forebay_types::{IoResult, SECTOR_BYTES};
+use forebay_types::{Few, IoResult, SECTOR_BYTES};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Blocking calls to a backend. Writes must consist of whole blocks, and buffers must have the
@@ -62,7 +62,7 @@ impl<'a> Blocking<'a> {
         let wait = Wait::new(pieces.len());
         for (tag, (offset, bytes)) in pieces.iter_mut().enumerate() {
             // SAFETY: the buffer is borrowed exclusively until all answers have arrived, below.
-            let buffers = vec![unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
+            let buffers = Few::one(unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) });
             let (offset, len) = (*offset, bytes.len() as u64);
             let done = Completion::new(wait.clone(), tag as u64);
             self.backend.submit(Io { kind: IoKind::Read, offset, len, buffers, done });
@@ -76,7 +76,7 @@ impl<'a> Blocking<'a> {
         let len = bytes.len() as u64;
         // SAFETY: the returned value owns the memory, and neither exposes nor frees it before the
         // answer.
-        let buffers = vec![unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
+        let buffers = Few::one(unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) });
         let done = Completion::new(wait.clone(), 0);
         self.backend.submit(Io { kind: IoKind::Read, offset, len, buffers, done });
         Reading { bytes: Some(bytes), wait }
@@ -97,7 +97,7 @@ impl<'a> Blocking<'a> {
             let buffer = unsafe { Buffer::new(bytes.as_ptr().cast_mut(), bytes.len()) };
             let done = Completion::new(wait.clone(), tag as u64);
             let (kind, len) = (IoKind::Write { fua }, bytes.len() as u64);
-            let io = Io { kind, offset, len, buffers: vec![buffer], done };
+            let io = Io { kind, offset, len, buffers: Few::one(buffer), done };
             // The last one may run on this thread; the others are in flight by then.
             if tag + 1 == writes.len() { backend.submit_here(io) } else { backend.submit(io) }
         }
@@ -117,20 +117,20 @@ impl<'a> Blocking<'a> {
 
     /// Waits until all I/O answered before is on stable storage.
     pub fn flush(&self) -> IoResult {
-        self.run(IoKind::Flush, 0, 0, Vec::new())
+        self.run(IoKind::Flush, 0, 0, Few::new())
     }
 
     /// Discards `len` bytes at `offset`.
     pub fn discard(&self, offset: u64, len: u64) -> IoResult {
-        self.run(IoKind::Discard, offset, len, Vec::new())
+        self.run(IoKind::Discard, offset, len, Few::new())
     }
 
     /// Makes `len` bytes at `offset` read as zeroes.
     pub fn zero(&self, offset: u64, len: u64, unmap: bool) -> IoResult {
-        self.run(IoKind::Zero { unmap }, offset, len, Vec::new())
+        self.run(IoKind::Zero { unmap }, offset, len, Few::new())
     }
 
-    fn run(&self, kind: IoKind, offset: u64, len: u64, buffers: Vec<Buffer>) -> IoResult {
+    fn run(&self, kind: IoKind, offset: u64, len: u64, buffers: Few<Buffer>) -> IoResult {
         let wait = Wait::new(1);
         let len = len + buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
         let done = Completion::new(wait.clone(), 0);

@@ -258,7 +258,13 @@ impl<'a> Suite<'a> {
             // SAFETY: the buffers are borrowed until all I/Os are answered, a few lines below.
             let buffers = vec![unsafe { Buffer::new(buffer.as_mut_ptr(), buffer.len()) }];
             let done = Completion::new(wait.clone(), tag as u64);
-            self.backend.submit(Io { kind, offset: place * 2 * len, len, buffers, done });
+            self.backend.submit(Io {
+                kind,
+                offset: place * 2 * len,
+                len,
+                buffers: buffers.into(),
+                done,
+            });
         }
         wait.all()
     }

@@ -1,7 +1,7 @@
 //! One I/O submitted to a backend.
 
 use crate::Description;
-use forebay_types::{ByteRange, IoError, IoResult};
+use forebay_types::{ByteRange, Few, IoError, IoResult};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -156,7 +156,7 @@ pub struct Io {
     /// Length in bytes; for reads and writes the sum of the buffers, for a flush zero.
     pub len: u64,
     /// The memory, in the order of the store; empty except for reads and writes.
-    pub buffers: Vec<Buffer>,
+    pub buffers: Few<Buffer>,
     /// The answer.
     pub done: Completion,
 }
@@ -199,7 +199,7 @@ impl Io {
         let pieces = (0..count).map(|index| {
             let skip = index * bytes_max;
             let len = bytes_max.min(range.len - skip);
-            let buffers = if has_buffers { window(&self.buffers, skip, len) } else { Vec::new() };
+            let buffers = if has_buffers { window(&self.buffers, skip, len) } else { Few::new() };
             (range.offset + skip, len, buffers)
         });
         let pieces: Vec<_> = pieces.collect();
@@ -223,8 +223,8 @@ impl Io {
 ///
 /// # Panics
 /// If the buffers end before the `len` bytes do.
-pub(crate) fn window(buffers: &[Buffer], mut skip: u64, mut len: u64) -> Vec<Buffer> {
-    let mut parts = Vec::new();
+pub(crate) fn window(buffers: &[Buffer], mut skip: u64, mut len: u64) -> Few<Buffer> {
+    let mut parts = Few::new();
     for buffer in buffers {
         let buffer_len = buffer.len as u64;
         if skip >= buffer_len {
@@ -284,7 +284,13 @@ mod tests {
             Buffer::new(start, len)
         });
         let done = Completion::new(wait.clone(), 0);
-        let io = Io { kind: IoKind::Read, offset: 512, len: 5000, buffers: buffers.into(), done };
+        let io = Io {
+            kind: IoKind::Read,
+            offset: 512,
+            len: 5000,
+            buffers: buffers.into_iter().collect(),
+            done,
+        };
         let pieces = io.split(1024);
         let lens: Vec<u64> = pieces.iter().map(|piece| piece.len).collect();
         assert_eq!(lens, [1024, 1024, 1024, 1024, 904]);

@@ -117,11 +117,12 @@ pub(crate) fn join_unless_self(thread: JoinHandle<()>) {
 mod tests {
     use super::*;
     use crate::{Completion, IoKind, blocking::Wait};
+    use forebay_types::Few;
     use std::sync::Barrier;
 
     fn flush(wait: &Arc<Wait>, tag: u64) -> Io {
         let done = Completion::new(wait.clone(), tag);
-        Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Vec::new(), done }
+        Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Few::new(), done }
     }
 
     #[test]

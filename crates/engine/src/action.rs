@@ -9,7 +9,7 @@
 
 use crate::index::key::mask_runs;
 use crate::{LineHits, LineKey, Seal, Slot};
-use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
+use forebay_types::{ByteRange, Few, IoError, IoResult, SECTOR_BYTES, VolumeId};
 
 /// Identifies a part of a client's request. Chosen by the driver, and opaque to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -201,7 +201,7 @@ pub struct IoAction {
     /// The byte range within the volume.
     pub range: ByteRange,
     /// The memory, in order, covering `range` exactly. Empty for a discard or zero.
-    pub segments: Vec<Segment>,
+    pub segments: Few<Segment>,
     /// The part that owns the private memory in the segments.
     pub part: Option<PartId>,
     /// The seals of the sealed lines in a write of dirty data. The driver verifies these lines

@@ -8,6 +8,7 @@ mod disk;
 mod error;
 mod extent;
 mod fault;
+mod few;
 mod geometry;
 mod granule;
 mod history;
@@ -25,7 +26,9 @@ pub use background::BackgroundShare;
 pub use disk::DiskGeometry;
 pub use error::{IoError, IoResult};
 pub use extent::Extent;
+
 pub use fault::{Action, Alternative, Blame, Fault, Remedy};
+pub use few::Few;
 pub use geometry::{
     ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
 };

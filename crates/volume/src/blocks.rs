@@ -19,14 +19,14 @@
 //! blocks needs no plan and never waits.
 
 use forebay_engine::IoVerb;
-use forebay_types::{ByteRange, SECTOR_BYTES};
+use forebay_types::{ByteRange, Few, SECTOR_BYTES};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 /// The sectors that one transfer changes on a disk, and the blocks that it owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The sectors, in ascending order; adjacent ones are one range.
-    changed: Vec<ByteRange>,
+    changed: Few<ByteRange>,
     /// Indices of the blocks covered in part, in ascending order.
     owned: Vec<u64>,
 }
@@ -84,7 +84,7 @@ impl Claim {
     /// # Panics
     /// If the ranges overlap or are not in order.
     pub fn new(ranges: impl IntoIterator<Item = ByteRange>, block_bytes: u64) -> Self {
-        let mut changed: Vec<ByteRange> = Vec::with_capacity(1);
+        let mut changed: Few<ByteRange> = Few::new();
         for range in ranges {
             match changed.last_mut() {
                 Some(last) if last.end() == range.offset => last.len += range.len,

@@ -17,7 +17,7 @@ use crate::host::{Host, Payload, Reply, ReplySegment};
 use crate::job::{FlushStage, Job, Jobs, PARTS_MAX, PartName, PartState};
 use crate::{JobId, Request, RequestKind, Trail, Wait, shard_of, staged_pieces};
 use forebay_engine::{Answer, Attempt, IoId, LineHits, Outbox, Outcome, Place, Segment, Slot};
-use forebay_types::{ByteRange, IoResult, LINE_BYTES, VolumeId};
+use forebay_types::{ByteRange, Few, IoResult, LINE_BYTES, VolumeId};
 use parts::{Bytes, PartRun, Step, staged_part};
 
 /// The requests of one worker.
@@ -170,7 +170,7 @@ impl<H: Host> Dispatcher<H> {
             let (mut trail, now_us) = (Trail::default(), host.now_us());
             step.record(&mut trail, &self.out, now_us);
             let part = PartState::new(request.range, shard);
-            let parts = vec![PartState { segments, is_waiting, trail, ..part }];
+            let parts = Few::one(PartState { segments, is_waiting, trail, ..part });
             let job = Job::new(token, request, now_us);
             self.jobs.insert(Job { memory, staged, parts, line_hits, ..job });
         }
@@ -215,7 +215,7 @@ impl<H: Host> Dispatcher<H> {
         let stripes = host.stripes(volume);
         let shard = |range: ByteRange| shard_of(volume, stripes, range.offset, shards);
         let parts = stripes.split(request.range).map(|range| PartState::new(range, shard(range)));
-        let parts: Vec<PartState> = parts.collect();
+        let parts: Few<PartState> = parts.collect();
         assert!(parts.len() <= PARTS_MAX, "a request of {} parts", parts.len());
         let count = parts.len();
         let job = self.jobs.get_mut(id);

@@ -2,7 +2,7 @@
 
 use crate::{Request, RequestKind, Trail, host::Host};
 use forebay_engine::{Attempt, LineHits, PartId, Segment, Slot};
-use forebay_types::{ByteRange, IoError};
+use forebay_types::{ByteRange, Few, IoError};
 
 /// Limit of parts of one request in flight. The largest read or write has 33, or 65 if the stripes
 /// make regions that are barely longer than 512 KiB.
@@ -101,7 +101,7 @@ pub(crate) struct Job<H: Host> {
     /// The slots of a staged payload. A part that no longer waits has passed its slots to the
     /// shard.
     pub staged: Vec<Slot>,
-    pub parts: Vec<PartState>,
+    pub parts: Few<PartState>,
     /// Parts not yet done, and one more while the dispatcher is still starting parts.
     pub pending: u32,
     /// The part of an erase's range that is not yet submitted.
@@ -129,7 +129,7 @@ impl<H: Host> Job<H> {
             request,
             memory: None,
             staged: Vec::new(),
-            parts: Vec::new(),
+            parts: Few::new(),
             pending: 1,
             rest: request.range,
             error: None,

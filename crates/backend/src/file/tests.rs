@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{AlignedBuffer, Blocking, conformance};
-use forebay_types::{Fault, IoError};
+use forebay_types::{Fault, Few, IoError};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
@@ -184,7 +184,7 @@ fn the_last_answer_may_close_the_backend() {
     let done = crate::Completion::new(closer.clone(), 0);
     let held = crate::layers::Gate::new(backend.clone());
     held.close(crate::layers::Kinds::ALL);
-    let io = Io { kind: crate::IoKind::Flush, offset: 0, len: 0, buffers: Vec::new(), done };
+    let io = Io { kind: crate::IoKind::Flush, offset: 0, len: 0, buffers: Few::new(), done };
     held.submit(io);
     *closer.0.lock().unwrap() = Some(backend);
     held.release_all();
@@ -403,7 +403,7 @@ fn submit_here_runs_the_io_on_the_calling_thread() {
         kind: crate::IoKind::Flush,
         offset: 0,
         len: 0,
-        buffers: Vec::new(),
+        buffers: Few::new(),
         done: crate::Completion::new(answered.clone(), 0),
     };
     backend.submit_here(flush());

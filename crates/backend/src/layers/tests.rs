@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Blocking, Buffer, Completion, Io, IoKind, MemoryBackend, OpenOptions, conformance};
-use forebay_types::{ByteRange, Fault, IoError, IoResult};
+use forebay_types::{ByteRange, Fault, Few, IoError, IoResult};
 use std::time::{Duration, Instant};
 use tempfile::tempdir;
 
@@ -20,7 +20,7 @@ fn error(spec: &str) -> String {
 
 fn flush(wait: &Arc<crate::Wait>, tag: u64) -> Io {
     let done = Completion::new(wait.clone(), tag);
-    Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Vec::new(), done }
+    Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Few::new(), done }
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn forever_hangs_until_the_layer_is_closed() {
     // SAFETY: `bytes` outlives the answer, which comes with the end of the layer.
     let buffers = vec![unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
     let done = Completion::new(wait.clone(), 0);
-    delay.submit(Io { kind: IoKind::Read, offset: 0, len: 512, buffers, done });
+    delay.submit(Io { kind: IoKind::Read, offset: 0, len: 512, buffers: buffers.into(), done });
     Blocking::new(&delay).flush().unwrap();
     assert_eq!((delay.hung_count(), wait.answer(0)), (1, None));
     drop(delay);
@@ -96,7 +96,13 @@ fn a_delayed_write_is_not_stored_when_the_layer_is_closed() {
     // SAFETY: as in the test above.
     let buffers = vec![unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
     let done = Completion::new(wait.clone(), 0);
-    delay.submit(Io { kind: IoKind::Write { fua: true }, offset: 0, len: 512, buffers, done });
+    delay.submit(Io {
+        kind: IoKind::Write { fua: true },
+        offset: 0,
+        len: 512,
+        buffers: buffers.into(),
+        done,
+    });
     drop(delay);
     assert_eq!(wait.all(), [Err(IoError::Io)]);
     assert_eq!(below.io_count().unwrap().writes, 0);
@@ -171,7 +177,7 @@ impl crate::CompletionSink for Answered {
 fn no_new_io_overtakes_the_held_io_of_a_gate_that_opens() {
     let gate = Gate::new(memory());
     let answered = Arc::new(Answered::default());
-    let flush = |done| Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Vec::new(), done };
+    let flush = |done| Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Few::new(), done };
     let done = |tag| Completion::new(answered.clone(), tag);
     gate.close(Kinds::FLUSH);
     // The answer to the first one submits the last one.

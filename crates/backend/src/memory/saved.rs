@@ -275,7 +275,7 @@ impl Backend for SavedMemory {
 mod tests {
     use super::*;
     use crate::{Blocking, Buffer, Completion, CompletionSink, open};
-    use forebay_types::{Fault, IoResult};
+    use forebay_types::{Fault, Few, IoResult};
     use rustix::fs::{FlockOperation, flock};
     use std::fs::{self, File};
     use std::os::unix::fs::FileExt;
@@ -498,7 +498,7 @@ mod tests {
         let buffer = unsafe { Buffer::new(SECTOR.as_ptr().cast_mut(), SECTOR.len()) };
         let done = Completion::new(Arc::clone(results) as _, chunk);
         let kind = IoKind::Write { fua: false };
-        Io { kind, offset: chunk * CHUNK, len: 512, buffers: vec![buffer], done }
+        Io { kind, offset: chunk * CHUNK, len: 512, buffers: Few::one(buffer), done }
     }
 
     /// Writes one sector of each chunk without waiting.
@@ -541,7 +541,7 @@ mod tests {
         begin(&memory);
         let done = Completion::new(Arc::clone(&results) as _, 999);
         let kind = IoKind::Zero { unmap: true };
-        memory.submit(Io { kind, offset: 0, len: LARGE, buffers: Vec::new(), done });
+        memory.submit(Io { kind, offset: 0, len: LARGE, buffers: Few::new(), done });
         assert!(!results.tags().0.contains(&999));
         while memory.store.take(7, &mut buffer).unwrap().is_some() {}
         memory.store.end(7);

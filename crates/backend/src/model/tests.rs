@@ -386,7 +386,7 @@ fn a_closed_disk_answers_io_in_flight() {
     // SAFETY: `bytes` outlives the answer, which comes two lines below.
     let buffers = vec![unsafe { crate::Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
     let done = crate::Completion::new(wait.clone(), 0);
-    disk.submit(crate::Io { kind: READ, offset: 0, len: 512, buffers, done });
+    disk.submit(crate::Io { kind: READ, offset: 0, len: 512, buffers: buffers.into(), done });
     assert_eq!(wait.answer(0), None);
     drop(disk);
     assert_eq!(wait.all(), [Err(forebay_types::IoError::Io)]);
@@ -466,7 +466,13 @@ fn a_disk_is_closed_while_it_answers() {
         for tag in 0..32 {
             let done = crate::Completion::new(wait.clone(), tag);
             let (kind, buffers) = (IoKind::Discard, Vec::new());
-            backend.submit(crate::Io { kind, offset: tag * 512, len: 512, buffers, done });
+            backend.submit(crate::Io {
+                kind,
+                offset: tag * 512,
+                len: 512,
+                buffers: buffers.into(),
+                done,
+            });
         }
         if round % 2 == 0 {
             wait.answer(0);

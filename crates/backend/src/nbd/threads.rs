@@ -11,7 +11,7 @@ use crate::sync::lock;
 use crate::{Buffer, Extent, Io};
 use forebay_nbd::Command;
 use forebay_nbd::client::{CLIENT_INPUT_BYTES_MAX, Event, Opened, ReplyParser, Request};
-use forebay_types::{ByteRange, IoError};
+use forebay_types::{ByteRange, Few, IoError};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -246,7 +246,7 @@ impl Shared {
 }
 
 /// The buffers for a part of a read. The parser only reports data within reads in flight.
-fn place(link: &Link, cookie: u64, offset: u64, len: u32) -> Vec<Buffer> {
+fn place(link: &Link, cookie: u64, offset: u64, len: u32) -> Few<Buffer> {
     let io = link.io(cookie);
     io.map(|io| window(&io.buffers, offset - io.offset, u64::from(len))).unwrap_or_default()
 }

@@ -6,6 +6,7 @@ use crate::index::meta::{LineTable, NO_SLOT};
 use crate::ops::{Op, OpKind, OpLine, emit};
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, IoCause, IoVerb, NoteKind, Outbox, Part, ops::io_run::IoRun};
+use forebay_types::Few;
 
 /// How sectors are erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl<M: LineTable> Writer<'_, M> {
         if self.wait_if_busy(part, |_| true, out) {
             return EraseOutcome::Waiting;
         }
-        let lines: Vec<OpLine> = line_parts(part.volume, part.range)
+        let lines: Few<OpLine> = line_parts(part.volume, part.range)
             .map(|line| {
                 let slot = self.lines.index.find(line.key).unwrap_or(NO_SLOT);
                 if slot != NO_SLOT {
@@ -77,7 +78,7 @@ impl<M: LineTable> Writer<'_, M> {
             },
         );
         let id = self.lines.start(op);
-        let run = IoRun { range: part.range, segments: Vec::new(), seals: Vec::new() };
+        let run = IoRun { range: part.range, segments: Few::new(), seals: Vec::new() };
         emit(out, id, (verb, IoCause::Demand), part.volume, Some(part.id), [run]);
         EraseOutcome::Started
     }

@@ -22,7 +22,7 @@ use crate::{
 };
 use forebay_policy::Hint;
 use forebay_types::{
-    ByteRange, GRANULE_LINES, IoError, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE,
+    ByteRange, Few, GRANULE_LINES, IoError, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE,
 };
 
 /// Attempts after which a part is read past the cache. Usually its lines were evicted between fill
@@ -184,7 +184,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         let first_try = attempt == Attempt::default();
         let mode = self.lines.volume.mode();
         let direct = self.is_direct(attempt);
-        let mut fill: Vec<OpLine> = Vec::new();
+        let mut fill: Few<OpLine> = Few::new();
         let mut wait_for = None;
         let counted = line_hits.hits;
         for (at, line) in line_parts(part.volume, part.range).enumerate() {
@@ -356,9 +356,9 @@ impl<'a, M: LineTable> Reader<'a, M> {
     }
 
     /// Starts one operation that fills `lines`, which are in ascending order.
-    fn start_fill(&mut self, lines: Vec<OpLine>, cause: IoCause, out: &mut Outbox) -> u32 {
+    fn start_fill(&mut self, lines: Few<OpLine>, cause: IoCause, out: &mut Outbox) -> u32 {
         let volume = self.lines.id;
-        let mut runs = Vec::new();
+        let mut runs = Few::new();
         for line in &lines {
             for (first, count) in mask_runs(line.mask) {
                 let offset = first * SECTOR_BYTES as u32;
@@ -382,7 +382,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
     ) -> ReadOutcome {
-        let mut runs = Vec::new();
+        let mut runs = Few::new();
         for line in line_parts(part.volume, part.range) {
             let found = self.lines.index.find(line.key);
             let meta = found.map_or(LineMeta::FREE, |slot| *self.lines.index.get(slot));
@@ -418,7 +418,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             return ReadOutcome::Ready;
         }
         self.lines.volume.count_read();
-        let op = Op::new(OpKind::DirectRead, part.volume, Vec::new(), Some(part.id), runs.len());
+        let op = Op::new(OpKind::DirectRead, part.volume, Few::new(), Some(part.id), runs.len());
         let id = self.lines.start(op);
         emit(out, id, (IoVerb::Read, IoCause::Demand), part.volume, Some(part.id), runs);
         ReadOutcome::Started
@@ -441,7 +441,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
                 self.lines.index.touch(slot, Hint::Normal);
             }
         }
-        let mut fill = Vec::new();
+        let mut fill = Few::new();
         for line in line_parts(self.lines.id, range) {
             let marked = mark == Some(line.key.line());
             if let Some(slot) = self.lines.index.find(line.key) {
@@ -475,7 +475,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         kind: PreloadKind,
         out: &mut Outbox,
     ) -> PreloadOutcome {
-        let mut fill = Vec::new();
+        let mut fill = Few::new();
         let wanted = line_parts(part.volume, part.range)
             .filter(|line| mask & 1 << (line.key.line() % GRANULE_LINES) != 0);
         for line in wanted {

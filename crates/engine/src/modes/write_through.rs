@@ -4,7 +4,7 @@ use super::{Source, Through, WriteOutcome, Writer};
 use crate::index::key::{LinePart, line_parts, sector_mask};
 use crate::index::meta::{LineTable, NO_SLOT};
 use crate::ops::gather::Gated;
-use crate::ops::io_run::push_run;
+use crate::ops::io_run::IoRun;
 use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
 use crate::writeback::span::Span;
@@ -12,7 +12,7 @@ use crate::{
     Attempt, IoCause, IoVerb, LineHits, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Slot,
 };
 use forebay_policy::Hint;
-use forebay_types::SECTOR_BYTES;
+use forebay_types::{Few, SECTOR_BYTES};
 
 impl<M: LineTable> Writer<'_, M> {
     pub(super) fn write_through(
@@ -125,7 +125,7 @@ impl<M: LineTable> Writer<'_, M> {
 
     /// Destages only the dirty sectors of a part, none of whose lines is busy.
     fn start_destage_part(&mut self, part: &Part, out: &mut Outbox) -> u32 {
-        let (mut lines, mut runs) = (Vec::new(), Vec::new());
+        let (mut lines, mut runs) = (Few::new(), Few::new());
         for line in line_parts(part.volume, part.range) {
             let Some((slot, mask)) = self.dirty_under(&line) else { continue };
             self.lines.destager().planner().push_sectors(line.key, slot, mask, &mut runs);
@@ -161,8 +161,8 @@ impl<M: LineTable> Writer<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) {
-        let mut runs = Vec::with_capacity(1);
-        let mut lines = Vec::with_capacity(self.scratch.lines.len());
+        let mut segments = Few::new();
+        let mut lines = Few::new();
         let mut payload_offset = 0;
         for at in 0..self.scratch.lines.len() {
             let (line, slot) = self.scratch.lines[at];
@@ -185,14 +185,12 @@ impl<M: LineTable> Writer<'_, M> {
                     Place::Slot { slot, offset: line.offset }
                 }
             };
-            let offset = line.key.offset() + u64::from(line.offset);
-            push_run(&mut runs, offset, Segment { place, len: line.len }, 0);
+            segments.push(Segment { place, len: line.len });
             let slot = slot.unwrap_or(NO_SLOT);
             lines.push(OpLine { regained, ..OpLine::new(line.key, slot, line.mask) });
             payload_offset += line.len;
         }
-        assert_eq!(runs.len(), 1, "a part is one range");
-        let mut op = Op::new(OpKind::WriteThrough, part.volume, lines, Some(part.id), runs.len());
+        let mut op = Op::new(OpKind::WriteThrough, part.volume, lines, Some(part.id), 1);
         op.note = self.lines.note_for(part, NoteKind::Forget);
         op.gated = Gated::new(part, self.lines.volume, fua, out.turn, now_ms);
         let trial = self.lines.volume.trial();
@@ -207,7 +205,8 @@ impl<M: LineTable> Writer<'_, M> {
             false => {
                 self.lines.ops.pass_gate(id);
                 let verb = IoVerb::Write { fua };
-                emit(out, id, (verb, IoCause::Demand), part.volume, Some(part.id), runs);
+                let run = IoRun { range: part.range, segments, seals: Vec::new() };
+                emit(out, id, (verb, IoCause::Demand), part.volume, Some(part.id), [run]);
             }
         }
     }

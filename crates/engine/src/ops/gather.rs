@@ -30,7 +30,9 @@ use crate::ops::{KeyHasher, Op, OpLine, Ops, emit};
 use crate::sabotage::PlantedBug;
 use crate::volume::ShardVolume;
 use crate::{IoCause, IoId, IoVerb, Outbox, Part, Place, Segment};
-use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, REGION_BYTES, SECTOR_BYTES};
+use forebay_types::{
+    ByteRange, Few, IoError, IoResult, LINE_BYTES, Mode, REGION_BYTES, SECTOR_BYTES,
+};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::iter;
@@ -274,7 +276,7 @@ impl<M: LineTable> Completion<'_, M> {
 
     /// Starts one I/O for operations on adjacent ranges.
     fn start_joined(&mut self, ops: &[u32], out: &mut Outbox) {
-        let mut runs = Vec::with_capacity(1);
+        let mut runs = Few::new();
         let mut fua = false;
         for &op in ops {
             let op = self.lines.ops.op(op);
@@ -304,7 +306,7 @@ impl Gate {
 }
 
 /// Appends the sectors of a line, which are consecutive, to the runs of a write.
-fn push_line(runs: &mut Vec<IoRun>, line: &OpLine) {
+fn push_line(runs: &mut Few<IoRun>, line: &OpLine) {
     let sector = SECTOR_BYTES as u32;
     let offset = line.mask.trailing_zeros() * sector;
     let place = Place::Slot { slot: line.slot, offset };

@@ -13,7 +13,7 @@ pub(crate) mod trial;
 
 use crate::ops::io_run::IoRun;
 use crate::{IoAction, IoCause, IoId, IoVerb, LineKey, NoteKind, Outbox, PartId, Slot, WaitsFor};
-use forebay_types::{ByteRange, IoError, VolumeId};
+use forebay_types::{ByteRange, Few, IoError, VolumeId};
 use gather::{Gated, Gates};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -75,7 +75,7 @@ pub(crate) struct Op {
     /// Why a fill reads.
     pub cause: IoCause,
     pub volume: VolumeId,
-    pub lines: Vec<OpLine>,
+    pub lines: Few<OpLine>,
     /// Answered when the operation ends.
     pub part: Option<PartId>,
     /// Parts to retry, or fail, when the operation completes.
@@ -95,7 +95,7 @@ impl Op {
     pub(crate) const fn new(
         kind: OpKind,
         volume: VolumeId,
-        lines: Vec<OpLine>,
+        lines: Few<OpLine>,
         part: Option<PartId>,
         ios: usize,
     ) -> Self {

@@ -14,7 +14,7 @@ use crate::ops::io_run::IoRun;
 use crate::ops::{Op, OpKind, OpLine, emit};
 use crate::sabotage::PlantedBug;
 use crate::{Answer, IoCause, IoVerb, Outbox, Outcome, PartId, Slot};
-use forebay_types::{IoError, IoResult, LINES_PER_REGION, Mode};
+use forebay_types::{Few, IoError, IoResult, LINES_PER_REGION, Mode};
 use std::iter;
 
 /// Destages lines of one volume.
@@ -426,8 +426,8 @@ impl<M: LineTable> Destager<'_, M> {
     /// Destages a slot together with those that follow it in the queue, as long as their dirty
     /// sectors are contiguous.
     fn start_ordered(&mut self, key: LineKey, slot: Slot, urgent: bool, out: &mut Outbox) {
-        let mut lines = Vec::new();
-        let mut runs: Vec<IoRun> = Vec::with_capacity(1);
+        let mut lines = Few::new();
+        let mut runs: Few<IoRun> = Few::new();
         let mut next = Some((key, slot));
         while let Some((key, slot)) = next {
             let mask = self.lines.index.get(slot).destageable();

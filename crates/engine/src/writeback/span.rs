@@ -25,14 +25,14 @@ use crate::ops::io_run::{IoRun, push_run};
 use crate::ops::{OpLine, Ops};
 use crate::volume::ShardVolume;
 use crate::{Place, Segment, Slot};
-use forebay_types::{LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, Stripes};
+use forebay_types::{Few, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, Stripes};
 
 /// The lines of one destage operation.
 pub(crate) struct Span {
     /// The lines, each with its dirty sectors.
-    pub lines: Vec<OpLine>,
+    pub lines: Few<OpLine>,
     /// The ranges to write.
-    pub runs: Vec<IoRun>,
+    pub runs: Few<IoRun>,
     /// The number of whole stripes, or zero.
     pub stripes: u64,
     /// It consists of several runs of one stripe.
@@ -44,7 +44,7 @@ pub(crate) struct Span {
 
 impl Span {
     /// A span in which a failure applies to every line.
-    pub(crate) const fn of_runs(lines: Vec<OpLine>, runs: Vec<IoRun>) -> Self {
+    pub(crate) const fn of_runs(lines: Few<OpLine>, runs: Few<IoRun>) -> Self {
         Self { lines, runs, stripes: 0, is_scattered: false, is_wide: false }
     }
 
@@ -96,10 +96,10 @@ impl<'a, M: LineTable> Planner<'a, M> {
             (first, count, 0)
         });
         let is_stripe = stripes > 0;
-        let mut lines = Vec::with_capacity(count as usize);
-        let mut runs = Vec::with_capacity(1);
+        let mut lines = Few::with_capacity(count as usize);
+        let mut runs = Few::new();
         // The run of the current I/O: a stripe may be longer than the largest I/O.
-        let mut piece = Vec::with_capacity(1);
+        let mut piece = Few::new();
         for at in 0..count {
             let key = first.plus(at);
             let slot = self.index.find(key).expect("the lines of a span are in the pool");
@@ -109,7 +109,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
             self.push_sectors(key, slot, if is_stripe { 0xff } else { mask }, &mut piece);
             lines.push(OpLine::new(key, slot, mask));
             if (at + 1).is_multiple_of(LINES_PER_REGION) || at + 1 == count {
-                runs.append(&mut piece);
+                runs.extend(std::mem::take(&mut piece));
             }
         }
         let is_wide = stripes > 1 || is_stripe && lines.iter().any(|line| line.mask != 0xff);
@@ -117,7 +117,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
     }
 
     /// Appends sectors of a line to the runs of a write.
-    pub(crate) fn push_sectors(&self, key: LineKey, slot: Slot, mask: u8, runs: &mut Vec<IoRun>) {
+    pub(crate) fn push_sectors(&self, key: LineKey, slot: Slot, mask: u8, runs: &mut Few<IoRun>) {
         let seal = self.integrity.seal_of(self.index, slot).filter(|_| !self.unverified);
         for (sector, sectors) in mask_runs(mask) {
             let offset = sector * SECTOR_BYTES as u32;
@@ -141,7 +141,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
         let into = (key.offset() - stripe.offset) / REGION_BYTES * REGION_BYTES;
         let first = LineKey::new(key.volume(), (stripe.offset + into) / LINE_BYTES);
         let count = (stripe.len - into).min(REGION_BYTES) / LINE_BYTES;
-        let (mut lines, mut runs) = (Vec::new(), Vec::new());
+        let (mut lines, mut runs) = (Few::new(), Few::new());
         for key in (0..count).map(|at| first.plus(at)) {
             let Some(slot) = self.index.find(key) else { continue };
             let mask = self.index.get(slot).destageable();

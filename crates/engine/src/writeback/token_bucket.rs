@@ -74,6 +74,9 @@ impl Bucket {
 pub(crate) struct TokenBucket {
     pace: Pace,
     filled_ms: u64,
+    /// What the last fill depended on. The same again changes nothing, and every completed
+    /// operation fills.
+    last_fill: Option<(u64, (u64, u64), Pace)>,
     /// A burst has begun; further operations may start until its tokens are used up.
     in_burst: bool,
     beside_reads: Bucket,
@@ -87,6 +90,7 @@ impl Default for TokenBucket {
         Self {
             pace: Pace::DEFAULT,
             filled_ms: 0,
+            last_fill: None,
             in_burst: false,
             beside_reads: full,
             ios: full,
@@ -123,6 +127,11 @@ impl TokenBucket {
     /// faster writeback goes beside reads, without bound, and without a step that would let reads
     /// and writes oscillate.
     pub(crate) fn fill(&mut self, now_ms: u64, distance: (u64, u64)) {
+        let fill = Some((now_ms, distance, self.pace));
+        if self.last_fill == fill {
+            return;
+        }
+        self.last_fill = fill;
         let passed_ms = now_ms.saturating_sub(self.filled_ms).min(DEBT_MAX_MS);
         self.filled_ms = self.filled_ms.max(now_ms);
         let (left, all) = distance;

@@ -29,6 +29,9 @@ const ERROR: u64 = 2;
 /// The code of the first reason.
 const FIRST_REASON: u64 = 3;
 
+/// Entries of a small queue at most: 256 KiB, and the requests of a busy worker in a sixtieth of a
+/// second.
+const SMALL_SLOTS_MAX: usize = 8 << 10;
 /// How far ahead an entry is fetched into the processor's cache before it is filled.
 const ENTRIES_AHEAD: u64 = 8;
 
@@ -53,7 +56,6 @@ struct WorkerSide {
     filled: AtomicU64,
     /// [`ReaderSide::taken`] as the worker has seen it last.
     taken_seen: AtomicU64,
-    dropped: AtomicU64,
 }
 
 /// The counters that the reader writes. See [`WorkerSide`].
@@ -66,49 +68,33 @@ struct ReaderSide {
     filled_seen: AtomicU64,
 }
 
-/// The requests that one worker has recorded and that are not taken yet.
-pub(super) struct Ring {
+/// Entries that are filled and taken in order.
+struct Queue {
     /// Their number is a power of two.
     entries: Box<[Entry]>,
     worker: WorkerSide,
     reader: ReaderSide,
 }
 
-impl Ring {
-    /// An empty ring of at most this many entries.
-    pub(super) fn new(slots: usize) -> Self {
+impl Queue {
+    /// An empty queue of at most this many entries.
+    fn new(slots: usize) -> Self {
         let slots = 1usize << slots.max(1).ilog2();
         let entries = (0..slots).map(|_| Entry::default()).collect();
         Self { entries, worker: WorkerSide::default(), reader: ReaderSide::default() }
     }
 
-    fn entry(&self, number: u64) -> &Entry {
-        &self.entries[number as usize & (self.entries.len() - 1)]
+    fn slot(&self, number: u64) -> usize {
+        number as usize & (self.entries.len() - 1)
     }
 
-    /// Whether more than half of the entries are in use. Only the reader may call it.
-    pub(super) fn is_half_full(&self) -> bool {
-        let taken = self.reader.taken.load(Ordering::Relaxed);
-        self.worker.filled.load(Ordering::Relaxed) - taken > self.entries.len() as u64 / 2
+    /// The number of entries in use. Only the reader may call it.
+    fn used(&self) -> u64 {
+        self.worker.filled.load(Ordering::Relaxed) - self.reader.taken.load(Ordering::Relaxed)
     }
 
-    pub(super) fn dropped(&self) -> u64 {
-        self.worker.dropped.load(Ordering::Relaxed)
-    }
-
-    /// When the oldest request arrived, since the start of the runtime. Only the reader may call
-    /// it.
-    pub(super) fn first_arrived(&self) -> Option<Duration> {
-        let entry = self.first_entry()?;
-        Some(Duration::from_nanos(entry.arrived_ns.load(Ordering::Relaxed)))
-    }
-
-    /// Whether the oldest request, if there is one, is answered. Only the reader may call it.
-    pub(super) fn is_first_answered(&self) -> bool {
-        self.first_entry().is_some_and(|entry| entry.answer.load(Ordering::Relaxed) != 0)
-    }
-
-    fn first_entry(&self) -> Option<&Entry> {
+    /// The first entry in use. Only the reader may call it.
+    fn first(&self) -> Option<&Entry> {
         let ReaderSide { taken, filled_seen } = &self.reader;
         let taken = taken.load(Ordering::Relaxed);
         if taken == filled_seen.load(Ordering::Relaxed) {
@@ -118,12 +104,109 @@ impl Ring {
                 return None;
             }
         }
-        Some(self.entry(taken))
+        Some(&self.entries[self.slot(taken)])
+    }
+
+    /// Frees the first entry. Only the reader may call it.
+    fn free_first(&self) {
+        let taken = self.reader.taken.load(Ordering::Relaxed);
+        self.reader.taken.store(taken + 1, Ordering::Release);
+    }
+
+    /// Whether so many entries are in use, as far as the worker can see. Only the worker may call
+    /// it.
+    fn is_used(&self, entries: u64) -> bool {
+        let WorkerSide { filled, taken_seen } = &self.worker;
+        let filled = filled.load(Ordering::Relaxed);
+        if filled - taken_seen.load(Ordering::Relaxed) < entries {
+            return false;
+        }
+        let taken = self.reader.taken.load(Ordering::Acquire);
+        taken_seen.store(taken, Ordering::Relaxed);
+        filled - taken >= entries
+    }
+
+    /// Fills the next entry. Returns its slot; `None` if all are in use. Only the worker may call
+    /// it.
+    fn push(&self, arrived_ns: u64, offset: u64, request: u64) -> Option<usize> {
+        if self.is_used(self.entries.len() as u64) {
+            return None;
+        }
+        let filled = self.worker.filled.load(Ordering::Relaxed);
+        // The entry may be in the cache of the reader's processor, and the stores to it would stall
+        // all later ones.
+        let ahead = &self.entries[self.slot(filled + ENTRIES_AHEAD)];
+        prefetch_to_write((&raw const *ahead).cast());
+        let slot = self.slot(filled);
+        let entry = &self.entries[slot];
+        entry.arrived_ns.store(arrived_ns, Ordering::Relaxed);
+        entry.offset.store(offset, Ordering::Relaxed);
+        entry.request.store(request, Ordering::Relaxed);
+        entry.answer.store(0, Ordering::Relaxed);
+        self.worker.filled.store(filled + 1, Ordering::Release);
+        Some(slot)
+    }
+}
+
+/// The requests that one worker has recorded and that are not taken yet.
+///
+/// The worker fills a small queue, whose entries stay in its processor's cache, and a large one
+/// while the small one is full, because the reader is late. One large queue alone would push the
+/// index of the pool out of the cache, which costs every request more than its entry does.
+///
+/// What is in the small queue is older than what is in the large one: the worker fills the small
+/// one again only when the large one is empty.
+pub(super) struct Ring {
+    small: Queue,
+    large: Queue,
+    dropped: AtomicU64,
+}
+
+impl Ring {
+    /// An empty ring with a large queue of at most this many entries.
+    pub(super) fn new(slots: usize) -> Self {
+        let (small, large) = (Queue::new(SMALL_SLOTS_MAX.min(slots / 8)), Queue::new(slots));
+        Self { small, large, dropped: AtomicU64::new(0) }
+    }
+
+    fn entry(&self, slot: usize) -> &Entry {
+        let small = &self.small.entries;
+        small.get(slot).unwrap_or_else(|| &self.large.entries[slot - small.len()])
+    }
+
+    /// Whether more than half of the entries are in use. Only the reader may call it.
+    pub(super) fn is_half_full(&self) -> bool {
+        let entries = self.small.entries.len() + self.large.entries.len();
+        self.small.used() + self.large.used() > entries as u64 / 2
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// When the oldest request arrived, since the start of the runtime. Only the reader may call
+    /// it.
+    pub(super) fn first_arrived(&self) -> Option<Duration> {
+        let (_, entry) = self.first()?;
+        Some(Duration::from_nanos(entry.arrived_ns.load(Ordering::Relaxed)))
+    }
+
+    /// Whether the oldest request, if there is one, is answered. Only the reader may call it.
+    pub(super) fn is_first_answered(&self) -> bool {
+        self.first().is_some_and(|(_, entry)| entry.answer.load(Ordering::Relaxed) != 0)
+    }
+
+    /// The entry of the oldest request, and its queue. Stays the same until it is taken.
+    fn first(&self) -> Option<(&Queue, &Entry)> {
+        // The large queue is read first: whatever is older is in the small one by then.
+        let in_large = self.large.first();
+        let in_small = self.small.first().map(|entry| (&self.small, entry));
+        in_small.or_else(|| Some((&self.large, in_large?)))
     }
 
     /// Takes the oldest request, and frees its entry. Only the reader may call it.
     pub(super) fn take_first(&self) -> Option<Recorded> {
-        let entry = self.first_entry()?;
+        let (queue, entry) = self.first()?;
         let request = entry.request.load(Ordering::Relaxed);
         let answer = entry.answer.load(Ordering::Relaxed);
         let latency = Duration::from_nanos(answer >> LATENCY_SHIFT);
@@ -135,39 +218,25 @@ impl Ring {
             length: u64::from(request as u32),
             answer: served(answer as u8).map(|served| (latency, served)),
         };
-        let taken = self.reader.taken.load(Ordering::Relaxed);
-        self.reader.taken.store(taken + 1, Ordering::Release);
+        queue.free_first();
         Some(recorded)
     }
 
-    /// Adds a request; `None` if the ring is full. Only the worker may call it.
-    fn push(&self, arrived_ns: u64, offset: u64, request: u64) -> Option<u64> {
-        let WorkerSide { filled: filled_to, taken_seen, dropped } = &self.worker;
-        let filled = filled_to.load(Ordering::Relaxed);
-        let is_full = |taken: u64| filled - taken >= self.entries.len() as u64;
-        if is_full(taken_seen.load(Ordering::Relaxed)) {
-            let taken = self.reader.taken.load(Ordering::Acquire);
-            taken_seen.store(taken, Ordering::Relaxed);
-            if is_full(taken) {
-                dropped.store(dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                return None;
-            }
+    /// Adds a request. Returns its slot; `None` if the ring is full. Only the worker may call it.
+    fn push(&self, arrived_ns: u64, offset: u64, request: u64) -> Option<usize> {
+        let is_late = self.large.is_used(1);
+        let small = if is_late { None } else { self.small.push(arrived_ns, offset, request) };
+        let in_large = |slot| self.small.entries.len() + slot;
+        let slot = small.or_else(|| self.large.push(arrived_ns, offset, request).map(in_large));
+        if slot.is_none() {
+            self.dropped.store(self.dropped() + 1, Ordering::Relaxed);
         }
-        // The entry may be in the cache of the reader's processor, and the stores to it would stall
-        // all later ones.
-        prefetch_to_write((&raw const *self.entry(filled + ENTRIES_AHEAD)).cast());
-        let entry = self.entry(filled);
-        entry.arrived_ns.store(arrived_ns, Ordering::Relaxed);
-        entry.offset.store(offset, Ordering::Relaxed);
-        entry.request.store(request, Ordering::Relaxed);
-        entry.answer.store(0, Ordering::Relaxed);
-        filled_to.store(filled + 1, Ordering::Release);
-        Some(filled)
+        slot
     }
 
     /// Completes an entry, unless it is in use for another request. Only the worker may call it.
     fn answer(&self, slot: usize, arrived_ns: u64, latency_ns: u64, code: u64) {
-        let entry = &self.entries[slot & (self.entries.len() - 1)];
+        let entry = self.entry(slot);
         if entry.arrived_ns.load(Ordering::Relaxed) == arrived_ns {
             entry.answer.store(latency_ns << LATENCY_SHIFT | code, Ordering::Relaxed);
         }
@@ -244,9 +313,8 @@ impl Recorder {
         }
         let arrived_ns = self.converted_ns(arrived);
         let packed = request.range.len & u64::from(u32::MAX) | (at as u64) << VOLUME_SHIFT | write;
-        let number = self.ring.push(arrived_ns, request.range.offset, packed);
-        let slots = self.ring.entries.len() as u64;
-        number.map_or(0, |number| (number & (slots - 1)) as u32 + 1)
+        let slot = self.ring.push(arrived_ns, request.range.offset, packed);
+        slot.map_or(0, |slot| slot as u32 + 1)
     }
 
     /// Records the answer to a request with a mark.
@@ -294,7 +362,7 @@ mod tests {
         let ring = Ring::new(8);
         for number in 0..3 {
             let request = 4096 | (number << VOLUME_SHIFT) | ((number & 1) * WRITE);
-            assert_eq!(ring.push(100 + number, number << 40, request), Some(number));
+            assert_eq!(ring.push(100 + number, number << 40, request), Some(number as usize));
         }
         ring.answer(1, 101, 5000, code_of(Served::Uncached(Uncached::Failed)));
         ring.answer(0, 100, 7000, POOL);
@@ -326,14 +394,68 @@ mod tests {
     #[test]
     fn a_full_ring_drops_and_counts_and_a_late_answer_hits_no_other_request() {
         let ring = Ring::new(5);
-        let pushed: Vec<_> = (0..6).map(|number| ring.push(number, number, 1)).collect();
-        assert_eq!(pushed, [Some(0), Some(1), Some(2), Some(3), None, None]);
+        let pushed: Vec<_> = (0..7).map(|number| ring.push(number, number, 1)).collect();
+        assert_eq!(pushed, [Some(0), Some(1), Some(2), Some(3), Some(4), None, None]);
         assert!(ring.is_half_full() && ring.dropped() == 2);
+        for offset in 0..2 {
+            assert_eq!(ring.take_first().unwrap().offset, offset);
+        }
+        assert_eq!(ring.push(9, 9, 1), Some(1), "in the entry of the second");
+        ring.answer(1, 1, 1, POOL);
+        assert_eq!(offsets_and_answers(&ring), [(2, false), (3, false), (4, false), (9, false)]);
+    }
+
+    /// Takes all that a ring has.
+    fn offsets_and_answers(ring: &Ring) -> Vec<(u64, bool)> {
+        let rest = std::iter::from_fn(|| ring.take_first());
+        rest.map(|request| (request.offset, request.answer.is_some())).collect()
+    }
+
+    #[test]
+    fn what_the_small_queue_cannot_hold_follows_it_in_order() {
+        let ring = Ring::new(32);
+        let small = ring.small.entries.len() as u64;
+        assert_eq!(small, 4);
+        let push = |number| ring.push(number, number, 1).expect("not full");
+        // The small queue alone, again and again.
+        for number in 0..3 * small {
+            assert!(push(number) < 4);
+            assert_eq!(ring.take_first().unwrap().offset, number);
+        }
+        let slots: Vec<_> = (0..6).map(push).collect();
+        assert_eq!(slots, [0, 1, 2, 3, 4, 5]);
+        ring.answer(slots[5], 5, 1, POOL);
+        ring.answer(slots[2], 2, 1, POOL);
         assert_eq!(ring.take_first().unwrap().offset, 0);
-        assert_eq!(ring.push(9, 9, 1), Some(4), "in the entry of the first");
-        ring.answer(0, 0, 1, POOL);
-        let rest: Vec<_> = std::iter::from_fn(|| ring.take_first()).collect();
-        assert!(rest.iter().all(|request| request.answer.is_none()), "{rest:?}");
-        assert_eq!(rest.iter().map(|request| request.offset).collect::<Vec<_>>(), [1, 2, 3, 9]);
+        assert!(push(6) >= 4, "behind what is in the large queue already");
+        let rest = [(1, false), (2, true), (3, false), (4, false), (5, true), (6, false)];
+        assert_eq!(offsets_and_answers(&ring), rest);
+        assert!(push(7) < 4, "nothing is in the large queue any more");
+        assert_eq!(offsets_and_answers(&ring), [(7, false)]);
+        assert_eq!(ring.dropped(), 0);
+    }
+
+    #[test]
+    fn a_reader_beside_the_worker_takes_every_request_in_order() {
+        const REQUESTS: u64 = 300_000;
+        let ring = Ring::new(64);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..REQUESTS {
+                    while ring.push(number, number, 1).is_none() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            for number in 0..REQUESTS {
+                let taken = loop {
+                    match ring.take_first() {
+                        Some(taken) => break taken,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                assert_eq!(taken.offset, number);
+            }
+        });
     }
 }

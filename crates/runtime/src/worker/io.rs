@@ -5,7 +5,7 @@ use crate::reactor::Reactor;
 use crate::shared::{Inbox, Message, Shared, TransferId, Volume};
 use forebay_engine::{IoAction, IoId, IoVerb, Place};
 use forebay_frontend::Memory;
-use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
+use forebay_types::{ByteRange, Few, IoError, IoResult, VolumeId};
 use forebay_volume::{JobId, Mergeable, merge};
 use std::sync::Arc;
 use std::time::Instant;
@@ -51,6 +51,7 @@ pub(crate) enum Ended {
 /// The I/Os of one worker.
 pub(crate) struct Ios {
     pending: Vec<Pending>,
+    /// Boxed, because the reactor uses the addresses of the vectors in an I/O until it completes.
     in_flight: Vec<Option<Box<InFlight>>>,
     free: Vec<u32>,
     inbox: Arc<Inbox>,
@@ -117,7 +118,7 @@ impl Ios {
 
     /// Starts a flush of a backend.
     pub(super) fn flush<R: Reactor>(&mut self, reactor: &mut R, volume: Arc<Volume>, job: JobId) {
-        let io = InFlight::new(volume, None, Purpose::Flush(job), Vec::new(), None);
+        let io = InFlight::new(volume, None, Purpose::Flush(job), Few::new(), None);
         self.launch(reactor, io);
     }
 
@@ -260,10 +261,10 @@ impl Ios {
                 // Retried one by one: a bad sector must not fail the other members.
                 let mut at = 0;
                 for member in members {
-                    let iovecs = io.iovecs[at..at + member.iovecs].to_vec();
+                    let iovecs = io.iovecs[at..at + member.iovecs].iter().copied().collect();
                     at += member.iovecs;
                     let (volume, discard) = (Arc::clone(&io.volume), io.discard.clone());
-                    let purpose = Purpose::Shards(vec![member]);
+                    let purpose = Purpose::Shards(Few::one(member));
                     let retry = InFlight::new(volume, io.verb, purpose, iovecs, discard);
                     self.launch(reactor, retry.with_cause(io.cause));
                 }
@@ -282,8 +283,8 @@ impl Ios {
 /// Joins adjacent I/Os into one.
 fn coalesce(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
     let verb = run[0].action.verb;
-    let mut iovecs = Vec::new();
-    let mut members = Vec::with_capacity(run.len());
+    let mut iovecs = Few::new();
+    let mut members = Few::with_capacity(run.len());
     let longest_gap = run
         .iter()
         .flat_map(|io| &io.action.segments)
@@ -313,7 +314,7 @@ fn coalesce(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
 }
 
 /// Appends memory. Extends the last of the vectors from `from` on if the memory follows it.
-pub(super) fn push_iovec(iovecs: &mut Vec<libc::iovec>, from: usize, base: *mut u8, len: usize) {
+pub(super) fn push_iovec(iovecs: &mut Few<libc::iovec>, from: usize, base: *mut u8, len: usize) {
     if iovecs.len() > from
         && let Some(last) = iovecs.last_mut()
         && last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == base

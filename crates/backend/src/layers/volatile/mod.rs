@@ -29,7 +29,7 @@ use crate::spec::{Fields, SpecError, number, size_bytes};
 use crate::sync::lock;
 use crate::thread_pool::join_unless_self;
 use crate::{Backend, Description, Extent, Io, IoKind};
-use forebay_types::{ByteRange, Fault, IoError, Remedy};
+use forebay_types::{ByteRange, Fault, Few, IoError, Remedy};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -108,7 +108,7 @@ impl Volatile {
             _ => state.cache.zero(range),
         }
         // The bytes are copied, so the buffers return to the caller with the answer.
-        io.buffers = Vec::new();
+        io.buffers = Few::new();
         if io.kind == (IoKind::Write { fua: true }) {
             state.jobs.push(Job::Stable(range, io.done));
         } else if state.cache.is_full() {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::layers::{Gate, Kinds};
 use crate::{Blocking, Completion, MemoryBackend, OpenOptions, Wait, conformance};
-use forebay_types::Fault;
+use forebay_types::{Fault, Few};
 use std::time::Duration;
 
 const BYTES: u64 = 16 << 20;
@@ -114,7 +114,7 @@ fn a_flush_waits_for_its_writes_and_fails_with_them() {
     let wait = Wait::new(2);
     let flush = |tag| {
         let done = Completion::new(wait.clone(), tag);
-        layer.submit(Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Vec::new(), done });
+        layer.submit(Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Few::new(), done });
     };
     flush(0);
     assert!(gate.wait_held(1, Duration::from_secs(300)));
@@ -140,7 +140,7 @@ fn an_overwrite_of_a_block_in_flight_stays_cached() {
     gate.close(Kinds::ALL);
     let wait = Wait::new(1);
     let done = Completion::new(wait.clone(), 0);
-    layer.submit(Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Vec::new(), done });
+    layer.submit(Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Few::new(), done });
     assert!(gate.wait_held(1, Duration::from_secs(300)));
     Blocking::new(&layer).write(0, &[2; 512], false).unwrap();
     gate.open();

@@ -3,7 +3,7 @@
 use super::cache::{Cache, Run};
 use crate::sync::lock;
 use crate::{Backend, Buffer, Completion, Io, IoKind, Wait};
-use forebay_types::{ByteRange, IoResult};
+use forebay_types::{ByteRange, Few, IoResult};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Concurrent writes to the backend below.
@@ -111,7 +111,7 @@ impl Shared {
     fn call(&self, kind: IoKind, offset: u64, len: u64) -> IoResult {
         let wait = Wait::new(1);
         let done = Completion::new(wait.clone(), 0);
-        self.inner.submit(Io { kind, offset, len, buffers: Vec::new(), done });
+        self.inner.submit(Io { kind, offset, len, buffers: Few::new(), done });
         wait.all()[0]
     }
 
@@ -135,7 +135,7 @@ impl Shared {
                 let buffer = unsafe { Buffer::new(run.bytes.as_ptr().cast_mut(), len) };
                 let done = Completion::new(wait.clone(), tag as u64);
                 let (kind, offset, len) = (IoKind::Write { fua }, run.offset, len as u64);
-                self.inner.submit(Io { kind, offset, len, buffers: vec![buffer], done });
+                self.inner.submit(Io { kind, offset, len, buffers: Few::one(buffer), done });
             }
             wait.all().into_iter().collect::<IoResult>()?;
         }

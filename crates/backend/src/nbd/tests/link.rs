@@ -6,7 +6,7 @@ use super::super::socket::Socket;
 use crate::{Completion, Io, IoKind, Wait};
 use forebay_nbd::client::Opened;
 use forebay_nbd::proto;
-use forebay_types::IoError;
+use forebay_types::{Few, IoError};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ fn link(flags: u16) -> Link {
 fn submit(link: &mut Link, kind: IoKind) -> Arc<Wait> {
     let wait = Wait::new(1);
     let done = Completion::new(wait.clone(), 0);
-    link.submit(Work::Io(Io { kind, offset: 0, len: 0, buffers: Vec::new(), done })).deliver();
+    link.submit(Work::Io(Io { kind, offset: 0, len: 0, buffers: Few::new(), done })).deliver();
     wait
 }
 

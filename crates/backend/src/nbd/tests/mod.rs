@@ -6,7 +6,7 @@ mod server;
 
 use super::*;
 use crate::{Blocking, Completion, Wait, conformance};
-use forebay_types::{Fault, IoError, IoResult};
+use forebay_types::{Fault, Few, IoError, IoResult};
 use server::{ALL_FLAGS, Act, DISCONNECT, FLUSH, READ, Server, WRITE};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ fn start_write(backend: &dyn Backend, offset: u64) -> Arc<Wait> {
     let wait = Wait::new(1);
     let done = Completion::new(wait.clone(), 0);
     let io =
-        Io { kind: IoKind::Zero { unmap: true }, offset, len: 4096, buffers: Vec::new(), done };
+        Io { kind: IoKind::Zero { unmap: true }, offset, len: 4096, buffers: Few::new(), done };
     backend.submit(io);
     wait
 }

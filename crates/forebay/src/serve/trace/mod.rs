@@ -16,9 +16,10 @@ use lines::Lines;
 use shuffle::Shuffle;
 use std::time::{Duration, Instant};
 
-/// The interval at which recorded requests are read. The ring of a busy worker has room for a
-/// longer time; requests for which it has no room are dropped and counted.
-const POLL: Duration = Duration::from_millis(20);
+/// The interval at which recorded requests are read, so short that they do not leave the cache of
+/// the worker's processor. The ring of a busy worker has room for a much longer time; requests for
+/// which it has no room are dropped and counted.
+const POLL: Duration = Duration::from_millis(5);
 /// A piece of a trace is sent when it has this many bytes.
 const PIECE_BYTES: usize = 256 << 10;
 

@@ -2,7 +2,7 @@
 
 use super::batch::Batch;
 use forebay_backend::{Backend, Buffer, Completion, CompletionSink, Io, IoKind};
-use forebay_types::{IoError, IoResult};
+use forebay_types::{Few, IoError, IoResult};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ impl<'a> Pipe<'a> {
         let memory = unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) };
         let kind = if write { IoKind::Write { fua: false } } else { IoKind::Read };
         let done = Completion::new(Arc::clone(&self.sink) as _, buffer as u64);
-        self.backend.submit(Io { kind, offset: position, len, buffers: vec![memory], done });
+        self.backend.submit(Io { kind, offset: position, len, buffers: Few::one(memory), done });
     }
 
     /// Waits for the next completion. Returns the buffer, which the caller owns again, and the

@@ -11,7 +11,7 @@ use crate::stats::LatencyClass;
 use forebay_backend::{Buffer, Completion, CompletionSink, Io, IoKind};
 use forebay_engine::{IoCause, IoId, IoVerb};
 use forebay_frontend::Memory;
-use forebay_types::ByteRange;
+use forebay_types::{ByteRange, Few};
 use forebay_volume::{BlockPlan, BlockStep, Claim, JobId};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) struct Member {
 
 /// The recipients of the result.
 pub(super) enum Purpose {
-    Shards(Vec<Member>),
+    Shards(Few<Member>),
     Flush(JobId),
 }
 
@@ -46,10 +46,10 @@ pub(super) struct InFlight {
     /// When it was started.
     pub began: Instant,
     /// The memory, in order.
-    pub iovecs: Vec<libc::iovec>,
+    pub iovecs: Few<libc::iovec>,
     /// The vectors of the current transfer, if they are not `iovecs`: the rest after a short
     /// transfer, or a step through the bounce buffer.
-    rest: Vec<libc::iovec>,
+    rest: Few<libc::iovec>,
     bytes_done: u64,
     /// The target of bytes between two pieces of a read.
     pub discard: Option<Arc<Memory>>,
@@ -118,11 +118,11 @@ impl InFlight {
         volume: Arc<Volume>,
         verb: Option<IoVerb>,
         purpose: Purpose,
-        iovecs: Vec<libc::iovec>,
+        iovecs: Few<libc::iovec>,
         discard: Option<Arc<Memory>>,
     ) -> Self {
         let members = match &purpose {
-            Purpose::Shards(members) => members.as_slice(),
+            Purpose::Shards(members) => &members[..],
             Purpose::Flush(_) => &[],
         };
         let start = members.first().map_or(0, |member| member.range.offset);
@@ -149,7 +149,7 @@ impl InFlight {
             purpose,
             began: Instant::now(),
             iovecs,
-            rest: Vec::new(),
+            rest: Few::new(),
             bytes_done: 0,
             discard,
             claim,
@@ -207,8 +207,7 @@ impl InFlight {
             bounce.step += 1;
         }
         self.bytes_done = 0;
-        self.rest.clear();
-        self.rest.extend(bounce.vector());
+        self.rest = bounce.vector().into_iter().collect();
         self.bounce = Some(bounce);
     }
 
@@ -270,7 +269,7 @@ impl InFlight {
             return Progress::EndOfFile;
         }
         let mut skip = self.bytes_done as usize;
-        self.rest.clear();
+        self.rest = Few::new();
         let bounced = self.bounce.as_ref().and_then(Bounce::vector);
         let vectors = bounced.as_ref().map_or(&self.iovecs[..], std::slice::from_ref);
         for iovec in vectors {
