@@ -5,6 +5,7 @@
 //! ends between two readings is missed.
 
 use anyhow::{Context, Result, ensure};
+use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
@@ -78,7 +79,7 @@ fn threads(pid: u32, prefix: &str) -> Result<Vec<(PathBuf, bool)>> {
     Ok(tasks.map(|task| (task.path(), is_named(&task.path()))).collect())
 }
 
-/// A processor for some threads alone, so that the others take no time from their caches.
+/// A processor for some threads alone, so that the others do not disturb its caches.
 pub struct Apart {
     alone: CpuSet,
     others: CpuSet,
@@ -105,14 +106,20 @@ impl Apart {
     /// its others to the others.
     ///
     /// # Errors
-    /// If there is no such process.
+    /// If there is no such process, or no thread of that name.
     pub fn keep(&self, pid: u32, prefix: &str) -> Result<()> {
-        for (task, is_named) in threads(pid, prefix)? {
+        let threads = threads(pid, prefix)?;
+        let has_named = threads.iter().any(|(_, is_named)| *is_named);
+        ensure!(has_named, "process {pid} has no threads named {prefix}*");
+        for (task, is_named) in threads {
             let id = task.file_name().and_then(|name| name.to_str()?.parse().ok());
             let id = id.and_then(Pid::from_raw).context("a thread without a number")?;
             let processors = if is_named { &self.alone } else { &self.others };
-            // A thread that has ended meanwhile needs none.
-            let _ = sched_setaffinity(Some(id), processors);
+            match sched_setaffinity(Some(id), processors) {
+                // The thread has ended meanwhile.
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(error) => return Err(error).context("moving a thread to another processor"),
+            }
         }
         Ok(())
     }

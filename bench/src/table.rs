@@ -12,7 +12,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The centre of a few figures that vary by chance, and the interval that holds it with 95 %.
+/// The centre of figures that vary by chance, and the interval that holds it with about 95 %; with
+/// less if there are fewer than six.
 ///
 /// The median of the means of all pairs of them, which few that are far off do not move, and which
 /// varies less than the median of the figures themselves. Source: Hollander, Wolfe and Chicken,

@@ -11,7 +11,7 @@ use crate::figures::{Figures, Limit};
 use crate::forebay::Forebay;
 use crate::load::{Load, Op, Outcome};
 use crate::table::{Centre, median};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +20,8 @@ use tempfile::TempDir;
 /// How the servers are loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Bytes of the volume. The pool has twice as many, to avoid evictions and the dirty limit.
+    /// Bytes of the volume. The pool has four times as many, so that nothing is evicted, and the
+    /// dirty lines stay below where writeback begins.
     pub volume_bytes: u64,
     /// Rounds, in each of which every way has a turn.
     pub rounds: usize,
@@ -62,7 +63,7 @@ impl Ways {
             self.plan.volume_bytes
         );
         volume.push_str(volume_options);
-        let pool_bytes = 2 * self.plan.volume_bytes;
+        let pool_bytes = 4 * self.plan.volume_bytes;
         let mut more = vec!["--workers", "1"];
         more.extend(options);
         let server = Forebay::start(programs, dir.path(), &[volume], pool_bytes, &more)?;
@@ -137,8 +138,8 @@ impl Ways {
             let (_, server, _) = servers.next().context("no server was started")?;
             let mut before = self.switched_turn(server, op, None)?;
             for at in 0..ways.len() {
-                // Each way is the first of a round equally often.
-                let at = (round + at) % ways.len();
+                // No way is always the first of a round, or of a server.
+                let at = (round / self.servers.len() + at) % ways.len();
                 let with = self.switched_turn(server, op, Some(&ways[at]))?;
                 let after = self.switched_turn(server, op, None)?;
                 let without =
@@ -170,7 +171,9 @@ impl Ways {
     fn switched_turn(&self, server: &Forebay, op: Op, way: Option<&Switch<'_>>) -> Result<Turn> {
         let begun = Instant::now();
         let off = way.map(|way| (way.on)(server)).transpose()?;
-        thread::sleep(SWITCH_TIME.saturating_sub(begun.elapsed()));
+        let took = begun.elapsed();
+        ensure!(took <= SWITCH_TIME, "{took:?} to switch a way on");
+        thread::sleep(SWITCH_TIME - took);
         // What was written back meanwhile is dirty again when the turn begins: writes to clean
         // lines cost more.
         self.load(server, Op::Write).prefill().run()?;
@@ -188,8 +191,8 @@ impl Ways {
     }
 }
 
-/// From the end of a turn until the next one begins to fill its volume, with what a way needs to be
-/// switched on.
+/// The pause between a turn and the filling for the next. A way is switched on within it, and an
+/// analysis with two phases of a second is in its last one afterwards.
 pub const SWITCH_TIME: Duration = Duration::from_millis(2_600);
 
 /// A way that is switched on before a turn of a server.

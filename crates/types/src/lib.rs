@@ -26,7 +26,6 @@ pub use background::BackgroundShare;
 pub use disk::DiskGeometry;
 pub use error::{IoError, IoResult};
 pub use extent::Extent;
-
 pub use fault::{Action, Alternative, Blame, Fault, Remedy};
 pub use few::Few;
 pub use geometry::{

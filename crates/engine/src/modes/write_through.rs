@@ -166,6 +166,9 @@ impl<M: LineTable> Writer<'_, M> {
         let mut payload_offset = 0;
         for at in 0..self.scratch.lines.len() {
             let (line, slot) = self.scratch.lines[at];
+            let offset = line.key.offset() + u64::from(line.offset);
+            let expected = part.range.offset + u64::from(payload_offset);
+            assert_eq!(offset, expected, "the lines of a part are one range");
             let regained = self.regained_by(&line);
             let place = match slot.filter(|_| line.mask != 0) {
                 None => Place::Private { offset: payload_offset },

@@ -74,9 +74,9 @@ impl Bucket {
 pub(crate) struct TokenBucket {
     pace: Pace,
     filled_ms: u64,
-    /// What the last fill depended on. The same again changes nothing, and every completed
-    /// operation fills.
-    last_fill: Option<(u64, (u64, u64), Pace)>,
+    /// The distance of the last fill at this pace. At the same time and distance, a fill is
+    /// omitted: every completed operation fills.
+    last_distance: Option<(u64, u64)>,
     /// A burst has begun; further operations may start until its tokens are used up.
     in_burst: bool,
     beside_reads: Bucket,
@@ -90,7 +90,7 @@ impl Default for TokenBucket {
         Self {
             pace: Pace::DEFAULT,
             filled_ms: 0,
-            last_fill: None,
+            last_distance: None,
             in_burst: false,
             beside_reads: full,
             ios: full,
@@ -103,6 +103,7 @@ impl TokenBucket {
     pub(crate) fn set_pace(&mut self, pace: Pace) {
         self.in_burst &= pace.beside_reads_milli >= self.pace.beside_reads_milli;
         self.pace = pace;
+        self.last_distance = None;
     }
 
     /// Maximum operations of this shard in flight that are not urgent: those of one burst while the
@@ -127,11 +128,10 @@ impl TokenBucket {
     /// faster writeback goes beside reads, without bound, and without a step that would let reads
     /// and writes oscillate.
     pub(crate) fn fill(&mut self, now_ms: u64, distance: (u64, u64)) {
-        let fill = Some((now_ms, distance, self.pace));
-        if self.last_fill == fill {
+        if now_ms == self.filled_ms && self.last_distance == Some(distance) {
             return;
         }
-        self.last_fill = fill;
+        self.last_distance = Some(distance);
         let passed_ms = now_ms.saturating_sub(self.filled_ms).min(DEBT_MAX_MS);
         self.filled_ms = self.filled_ms.max(now_ms);
         let (left, all) = distance;

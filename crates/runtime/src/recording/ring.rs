@@ -3,7 +3,7 @@
 //! The worker fills the entry of a request when it accepts it, and its answer later. The reader
 //! takes entries in order. It may take an entry before the request is answered. The answer is then
 //! lost; if the entry is in use for another request by then, the answer is refused, because the
-//! time of arrival differs.
+//! time of arrival differs: fewer requests arrive at one time than the small queue holds.
 
 use super::{Recorded, Served};
 use crate::clients::Submitted;
@@ -29,8 +29,8 @@ const ERROR: u64 = 2;
 /// The code of the first reason.
 const FIRST_REASON: u64 = 3;
 
-/// Entries of a small queue at most: 256 KiB, and the requests of a busy worker in a sixtieth of a
-/// second.
+/// Entries of a small queue at most: 256 KiB, and the requests of a busy worker in an eightieth of
+/// a second.
 const SMALL_SLOTS_MAX: usize = 8 << 10;
 /// How far ahead an entry is fetched into the processor's cache before it is filled.
 const ENTRIES_AHEAD: u64 = 8;
