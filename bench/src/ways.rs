@@ -174,8 +174,7 @@ impl Ways {
         let took = begun.elapsed();
         ensure!(took <= SWITCH_TIME, "{took:?} to switch a way on");
         thread::sleep(SWITCH_TIME - took);
-        // What was written back meanwhile is dirty again when the turn begins: writes to clean
-        // lines cost more.
+        // Makes all lines dirty, because writes to clean ones cost more.
         self.load(server, Op::Write).prefill().run()?;
         let turn = self.turn(server, op)?;
         off.map_or(Ok(()), |off| off())?;

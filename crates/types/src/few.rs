@@ -79,7 +79,8 @@ impl<T> From<Vec<T>> for Few<T> {
 
 impl<T> FromIterator<T> for Few<T> {
     fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> Self {
-        let mut few = Self::new();
+        let elements = elements.into_iter();
+        let mut few = Self::with_capacity(elements.size_hint().0);
         few.extend(elements);
         few
     }
@@ -143,6 +144,7 @@ mod tests {
             few.push(element);
             list.push(element);
         }
+        assert_eq!(*Few::from_iter(0..5), list);
         few[0] = 7;
         assert_eq!(format!("{few:?}"), "[7, 1, 2, 3, 4]");
         let mut one = Few::one(3);

@@ -161,10 +161,10 @@ impl<M: LineTable> Writer<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) {
-        let mut segments = Few::new();
-        let mut lines = Few::new();
+        let count = self.scratch.lines.len();
+        let (mut segments, mut lines) = (Few::with_capacity(count), Few::with_capacity(count));
         let mut payload_offset = 0;
-        for at in 0..self.scratch.lines.len() {
+        for at in 0..count {
             let (line, slot) = self.scratch.lines[at];
             let offset = line.key.offset() + u64::from(line.offset);
             let expected = part.range.offset + u64::from(payload_offset);
