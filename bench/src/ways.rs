@@ -4,14 +4,14 @@
 //! What can only be chosen at the start distinguishes servers, and the first is what the others are
 //! compared with ([`Ways::compare`]). Of two servers with the same options one may be a tenth
 //! faster, by where its memory lies. What can be switched on is compared with the turns of the same
-//! server before and after it, without it ([`Ways::compare_switched`]).
+//! server before and after it, without it ([`compare_switched`]).
 
 use crate::cpu::{WORKERS, threads_ns};
 use crate::figures::{Figures, Limit};
 use crate::forebay::Forebay;
 use crate::load::{Load, Op, Outcome};
 use crate::table::{Centre, median};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub struct Plan {
     /// Bytes of the volume. The pool has four times as many, so that nothing is evicted, and the
     /// dirty lines stay below where writeback begins.
     pub volume_bytes: u64,
-    /// Rounds, in each of which every way has a turn.
+    /// Rounds of [`Ways::compare`], in each of which every way has a turn.
     pub rounds: usize,
     /// Seconds of a turn.
     pub seconds: f64,
@@ -33,9 +33,86 @@ pub struct Plan {
     pub busy: bool,
 }
 
-/// Running servers, each with the volume `v` in memory, in write-back, and filled.
+/// A running server with the volume `v` in memory, in write-back, and filled.
+pub struct Loaded {
+    server: Forebay,
+    plan: Plan,
+    _dir: TempDir,
+}
+
+impl Loaded {
+    /// Starts a server of the program in `programs`, with options of the volume and of the server,
+    /// and fills its volume.
+    ///
+    /// # Errors
+    /// If it does not start, or fails a write.
+    pub fn start(
+        plan: Plan,
+        programs: &Path,
+        volume_options: &str,
+        options: &[&str],
+    ) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let mut volume = format!(
+            "v=memory:{},mode=write-back,protection=none,accept-loss=yes",
+            plan.volume_bytes
+        );
+        volume.push_str(volume_options);
+        let mut more = vec!["--workers", "1"];
+        more.extend(options);
+        let server = Forebay::start(programs, dir.path(), &[volume], 4 * plan.volume_bytes, &more)?;
+        let loaded = Self { server, plan, _dir: dir };
+        loaded.fill()?;
+        Ok(loaded)
+    }
+
+    /// Its process.
+    pub const fn pid(&self) -> u32 {
+        self.server.pid
+    }
+
+    fn load(&self, op: Op) -> Load {
+        let mut load = Load::new(self.server.socket.clone(), "v".into());
+        load.op = op;
+        load.depth = self.plan.depth;
+        load.seconds = self.plan.seconds;
+        load.busy = self.plan.busy;
+        load.server_pid = Some(self.server.pid);
+        load
+    }
+
+    /// Writes the whole volume, so that all of its lines are dirty.
+    fn fill(&self) -> Result<()> {
+        self.load(Op::Write).prefill().run().map(drop)
+    }
+
+    /// Loads it for one turn.
+    fn turn(&self, op: Op) -> Result<Turn> {
+        let workers_ns = threads_ns(self.server.pid, WORKERS)?;
+        let outcome = self.load(op).run()?;
+        let workers_ns = threads_ns(self.server.pid, WORKERS)? - workers_ns;
+        Ok(Turn::new(&outcome, workers_ns))
+    }
+
+    /// One turn in a way, or as it is. In both cases it is idle for the same time before, because
+    /// that alone changes what a request costs afterwards.
+    fn switched_turn(&self, op: Op, way: Option<&Switch<'_>>) -> Result<Turn> {
+        let begun = Instant::now();
+        let off = way.map(|way| (way.on)(&self.server)).transpose()?;
+        let took = begun.elapsed();
+        ensure!(took <= SWITCH_TIME, "{took:?} to switch a way on");
+        thread::sleep(SWITCH_TIME - took);
+        // Writes to clean lines cost more.
+        self.fill()?;
+        let turn = self.turn(op)?;
+        off.map_or(Ok(()), |off| off())?;
+        Ok(turn)
+    }
+}
+
+/// Servers that are compared with the first one.
 pub struct Ways {
-    servers: Vec<(&'static str, Forebay, TempDir)>,
+    servers: Vec<(&'static str, Loaded)>,
     plan: Plan,
 }
 
@@ -45,8 +122,7 @@ impl Ways {
         Self { servers: Vec::new(), plan }
     }
 
-    /// Starts a server of the program in `programs`, with options of the volume and of the server,
-    /// and fills its volume.
+    /// Starts a server: see [`Loaded::start`].
     ///
     /// # Errors
     /// If it does not start, or fails a write.
@@ -56,30 +132,10 @@ impl Ways {
         name: &'static str,
         volume_options: &str,
         options: &[&str],
-    ) -> Result<&Forebay> {
-        let dir = tempfile::tempdir()?;
-        let mut volume = format!(
-            "v=memory:{},mode=write-back,protection=none,accept-loss=yes",
-            self.plan.volume_bytes
-        );
-        volume.push_str(volume_options);
-        let pool_bytes = 4 * self.plan.volume_bytes;
-        let mut more = vec!["--workers", "1"];
-        more.extend(options);
-        let server = Forebay::start(programs, dir.path(), &[volume], pool_bytes, &more)?;
-        self.load(&server, Op::Write).prefill().run()?;
-        self.servers.push((name, server, dir));
-        Ok(&self.servers[self.servers.len() - 1].1)
-    }
-
-    fn load(&self, server: &Forebay, op: Op) -> Load {
-        let mut load = Load::new(server.socket.clone(), "v".into());
-        load.op = op;
-        load.depth = self.plan.depth;
-        load.seconds = self.plan.seconds;
-        load.busy = self.plan.busy;
-        load.server_pid = Some(server.pid);
-        load
+    ) -> Result<()> {
+        let server = Loaded::start(self.plan, programs, volume_options, options)?;
+        self.servers.push((name, server));
+        Ok(())
     }
 
     /// Loads all servers in turn. Adds for each the medians over the rounds: requests per second,
@@ -97,10 +153,10 @@ impl Ways {
         let mut rounds = Vec::new();
         for _ in 0..self.plan.rounds {
             let turns: Result<Vec<Turn>> =
-                self.servers.iter().map(|(_, server, _)| self.turn(server, op)).collect();
+                self.servers.iter().map(|(_, server)| server.turn(op)).collect();
             rounds.push(turns?);
         }
-        for (at, (way, ..)) in self.servers.iter().enumerate() {
+        for (at, (way, _)) in self.servers.iter().enumerate() {
             let median_of = |figure: &dyn Fn(&Turn, &Turn) -> f64| {
                 let values: Vec<f64> = rounds.iter().map(|of| figure(&of[at], &of[0])).collect();
                 median(&values).unwrap_or(f64::NAN)
@@ -118,76 +174,56 @@ impl Ways {
         }
         Ok(())
     }
+}
 
-    /// In each round, loads one of the servers in each of these ways, and between two of them as it
-    /// is. Adds for each way the centre over the rounds, with its interval of 95 %, of the rate
-    /// relative to the turns before and after it, and of the additional processor time of the
-    /// workers per request: the cost of the data path, without what other threads do.
-    ///
-    /// # Errors
-    /// If a request fails, or something cannot be switched.
-    pub fn compare_switched(
-        &self,
-        op: Op,
-        ways: &[Switch<'_>],
-        figures: &mut Figures,
-    ) -> Result<()> {
-        let mut shares = vec![(Vec::new(), Vec::new()); ways.len()];
-        let mut servers = self.servers.iter().cycle();
-        for round in 0..self.plan.rounds {
-            let (_, server, _) = servers.next().context("no server was started")?;
-            let mut before = self.switched_turn(server, op, None)?;
-            for at in 0..ways.len() {
-                // No way is always the first of a round, or of a server.
-                let at = (round / self.servers.len() + at) % ways.len();
-                let with = self.switched_turn(server, op, Some(&ways[at]))?;
-                let after = self.switched_turn(server, op, None)?;
-                let without =
-                    |figure: fn(&Turn) -> f64| f64::midpoint(figure(&before), figure(&after));
-                let (rates, workers) = &mut shares[at];
-                rates.push(with.rate / without(|turn| turn.rate));
-                workers.push(100.0 * (with.workers_us / without(|turn| turn.workers_us) - 1.0));
-                before = after;
-            }
+/// In each round, starts a server with `start`, and loads it in each of these ways, and before and
+/// after each as it is. Adds for each way the centre over the rounds, with its interval of 95 %, of
+/// the rate relative to the turns before and after it, and of the additional processor time of the
+/// workers per request: the cost of the data path, without what other threads do.
+///
+/// What a way costs depends on where the memory of a server lies, so one server would not do.
+///
+/// # Errors
+/// If a server does not start, a request fails, or something cannot be switched.
+pub fn compare_switched(
+    rounds: usize,
+    start: impl Fn() -> Result<Loaded>,
+    op: Op,
+    ways: &[Switch<'_>],
+    figures: &mut Figures,
+) -> Result<()> {
+    let mut shares = vec![(Vec::new(), Vec::new()); ways.len()];
+    for round in 0..rounds {
+        let server = start()?;
+        // The first turn of a server is not like the others.
+        server.switched_turn(op, None)?;
+        let mut before = server.switched_turn(op, None)?;
+        for at in 0..ways.len() {
+            // No way is the first of every server.
+            let at = (round + at) % ways.len();
+            let with = server.switched_turn(op, Some(&ways[at]))?;
+            let after = server.switched_turn(op, None)?;
+            let without = |figure: fn(&Turn) -> f64| f64::midpoint(figure(&before), figure(&after));
+            let (rates, workers) = &mut shares[at];
+            rates.push(with.rate / without(|turn| turn.rate));
+            workers.push(100.0 * (with.workers_us / without(|turn| turn.workers_us) - 1.0));
+            before = after;
         }
-        for (way, (rates, workers)) in ways.iter().zip(&shares) {
-            let mut add = |what: &str, value, limit| {
-                figures.add(format!("{op:?}, {}, {what}", way.name), value, limit);
-            };
-            let Centre { value, low, high } = Centre::of(rates);
-            add("rate", value, Limit::Information);
-            add("rate, at least", low, Limit::Information);
-            add("rate, at most", high, Limit::AtLeast(way.share_min));
-            let Centre { value, low, high } = Centre::of(workers);
-            add("more CPU of workers, %", value, Limit::Information);
-            add("more CPU of workers, at least %", low, Limit::AtMost(way.workers_more_max));
-            add("more CPU of workers, at most %", high, Limit::Information);
-        }
-        Ok(())
     }
-
-    /// One turn of a server in a way, or as it is. In both cases it is idle for the same time
-    /// before, because that alone changes what a request costs afterwards.
-    fn switched_turn(&self, server: &Forebay, op: Op, way: Option<&Switch<'_>>) -> Result<Turn> {
-        let begun = Instant::now();
-        let off = way.map(|way| (way.on)(server)).transpose()?;
-        let took = begun.elapsed();
-        ensure!(took <= SWITCH_TIME, "{took:?} to switch a way on");
-        thread::sleep(SWITCH_TIME - took);
-        // Makes all lines dirty, because writes to clean ones cost more.
-        self.load(server, Op::Write).prefill().run()?;
-        let turn = self.turn(server, op)?;
-        off.map_or(Ok(()), |off| off())?;
-        Ok(turn)
+    for (way, (rates, workers)) in ways.iter().zip(&shares) {
+        let mut add = |what: &str, value, limit| {
+            figures.add(format!("{op:?}, {}, {what}", way.name), value, limit);
+        };
+        let Centre { value, low, high } = Centre::of(rates);
+        add("rate", value, Limit::Information);
+        add("rate, at least", low, Limit::Information);
+        add("rate, at most", high, Limit::AtLeast(way.share_min));
+        let Centre { value, low, high } = Centre::of(workers);
+        add("more CPU of workers, %", value, Limit::Information);
+        add("more CPU of workers, at least %", low, Limit::AtMost(way.workers_more_max));
+        add("more CPU of workers, at most %", high, Limit::Information);
     }
-
-    /// Loads a server for one turn.
-    fn turn(&self, server: &Forebay, op: Op) -> Result<Turn> {
-        let workers_ns = threads_ns(server.pid, WORKERS)?;
-        let outcome = self.load(server, op).run()?;
-        let workers_ns = threads_ns(server.pid, WORKERS)? - workers_ns;
-        Ok(Turn::new(&outcome, workers_ns))
-    }
+    Ok(())
 }
 
 /// The pause between a turn and the filling for the next. A way is switched on within it, and an
