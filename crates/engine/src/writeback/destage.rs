@@ -315,7 +315,12 @@ impl<M: LineTable> Destager<'_, M> {
     /// Continues after an operation has completed: lines that a flush found busy may be destaged
     /// now.
     pub(crate) fn resume(&mut self, now_ms: u64, out: &mut Outbox) {
-        let writeback = self.lines.volume.writeback_mut();
+        let VolumeLines { volume, quota, .. } = &mut self.lines;
+        let writeback = volume.writeback_mut();
+        // Most operations complete while nothing is to be destaged.
+        if !writeback.has_work(quota) {
+            return;
+        }
         let may_sweep = writeback.epochs.is_none() && !writeback.dirty.is_sweeping();
         if may_sweep && writeback.is_stalled() {
             writeback.dirty.begin_sweep();

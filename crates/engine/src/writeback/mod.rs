@@ -38,6 +38,7 @@ use dirty_lines::DirtyLines;
 use epochs::Epochs;
 use flush::Flushes;
 use forebay_types::{IoError, Mode, Stripes, VolumeId};
+use quota::Quota;
 use scheduler::{Inputs, Scheduler};
 
 /// The dirty lines of a volume in one shard, and the state of their destages.
@@ -189,6 +190,17 @@ impl Writeback {
     /// Whether a part waits for destages.
     pub(crate) fn has_waiter(&self) -> bool {
         self.epochs.as_ref().map_or(self.flushes.is_running(), Epochs::is_running)
+    }
+
+    /// Whether [`Destager::pump`] may have something to start or to answer.
+    ///
+    /// [`Destager::pump`]: destage::Destager::pump
+    fn has_work(&self, quota: &Quota) -> bool {
+        self.epochs.is_some()
+            || self.flushes.is_running()
+            || self.flushes.has_next()
+            || self.dirty.is_sweeping()
+            || self.scheduler.wants_elevator(quota)
     }
 
     /// Whether a part waits for destages while none is in flight.

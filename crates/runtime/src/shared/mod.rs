@@ -112,6 +112,18 @@ impl Shared {
         self.volumes.get(volume)
     }
 
+    /// Looks up a volume by its number, unless it is `last`, which it replaces.
+    pub(crate) fn volume_after<'a>(
+        &self,
+        last: &'a mut Option<Arc<Volume>>,
+        id: VolumeId,
+    ) -> Option<&'a Arc<Volume>> {
+        if last.as_ref().is_none_or(|volume| volume.id != id) {
+            *last = self.volume(id);
+        }
+        last.as_ref()
+    }
+
     /// Adds a volume to the table and to the shards.
     pub(crate) fn register(&self, volume: Arc<Volume>, mode: Mode, protection: Protection) {
         // To the table first: a shard of an adopted pool may destage the volume at once.

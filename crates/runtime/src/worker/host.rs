@@ -67,10 +67,7 @@ impl<R: Reactor> WorkerHost<R> {
 
     /// Looks up a volume by its number.
     pub(crate) fn find_volume(&mut self, id: VolumeId) -> Option<&Arc<Volume>> {
-        if self.volume.as_ref().is_none_or(|volume| volume.id != id) {
-            self.volume = self.shared.volume(id);
-        }
-        self.volume.as_ref()
+        self.shared.volume_after(&mut self.volume, id)
     }
 }
 

@@ -99,17 +99,22 @@ impl Ios {
         selected.map(|io| io.began).min()
     }
 
-    /// Coalesces and starts the pending I/Os.
-    pub(super) fn start<R: Reactor>(&mut self, shared: &Shared, reactor: &mut R) {
+    /// Coalesces and starts the pending I/Os. `last` is the volume of the last lookup.
+    pub(super) fn start<R: Reactor>(
+        &mut self,
+        shared: &Shared,
+        reactor: &mut R,
+        last: &mut Option<Arc<Volume>>,
+    ) {
         if self.pending.is_empty() {
             return;
         }
         self.starts += 1;
         let mut pending = std::mem::take(&mut self.pending);
         merge(&mut pending, |run| {
-            let volume = shared.volume(run[0].action.volume);
+            let volume = shared.volume_after(last, run[0].action.volume);
             let volume = volume.expect("a volume with operations is not removed");
-            let io = coalesce(shared, volume, run);
+            let io = coalesce(shared, Arc::clone(volume), run);
             self.launch(reactor, io);
         });
         pending.clear();

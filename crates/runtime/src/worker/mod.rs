@@ -269,8 +269,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
     }
 
     fn start_ios(&mut self) {
-        let WorkerHost { ios, reactor, shared, .. } = &mut self.host;
-        ios.start(shared, reactor);
+        let WorkerHost { ios, reactor, shared, volume, .. } = &mut self.host;
+        ios.start(shared, reactor, volume);
     }
 
     /// Updates the inputs of a shard's writeback for each volume: whether its disk is being read
