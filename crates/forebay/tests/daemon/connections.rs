@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Idle clients that must be connected at once.
@@ -16,15 +17,21 @@ const IDLE: usize = 10_000;
 /// Memory that an idle client may take in the daemon, in bytes.
 const IDLE_BYTES_MAX: u64 = 20_000;
 
-/// Raises this process's limit on descriptors to the maximum, and returns it.
-fn raise_descriptors() -> u64 {
+/// Held by a test that needs many descriptors: two at a time may exceed the limit of this process.
+static DESCRIPTORS: Mutex<()> = Mutex::new(());
+
+/// Raises this process's limit on descriptors to the maximum. Returns it, and the right to use
+/// most of them.
+fn raise_descriptors() -> (u64, MutexGuard<'static, ()>) {
+    let guard = DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner);
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
-    maximum.unwrap_or(u64::MAX)
+    (maximum.unwrap_or(u64::MAX), guard)
 }
 
 fn ten_thousand_idle_clients(io: &str) {
-    assert!(raise_descriptors() > IDLE as u64 + 1000, "the system allows too few descriptors");
+    let (descriptors, _guard) = raise_descriptors();
+    assert!(descriptors > IDLE as u64 + 1000, "the system allows too few descriptors");
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(directory.path(), io, "64MiB", &["disk=memory:1MiB".to_owned()]);
     let mut session = daemon.client("disk");
@@ -50,7 +57,7 @@ fn ten_thousand_idle_clients(io: &str) {
 
 /// Clients that never negotiate are disconnected at the deadline; other clients are not.
 fn silent_clients_are_disconnected(io: &str) {
-    raise_descriptors();
+    let (_, _guard) = raise_descriptors();
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(directory.path(), io, "64MiB", &["disk=memory:1MiB".to_owned()]);
     let mut session = daemon.client("disk");
