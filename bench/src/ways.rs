@@ -23,8 +23,6 @@ pub struct Plan {
     /// Bytes of the volume. The pool has four times as many, so that nothing is evicted, and the
     /// dirty lines stay below where writeback begins.
     pub volume_bytes: u64,
-    /// Rounds of [`Ways::compare`], in each of which every way has a turn.
-    pub rounds: usize,
     /// Seconds of a turn.
     pub seconds: f64,
     /// Requests in flight.
@@ -138,24 +136,22 @@ impl Ways {
         Ok(())
     }
 
-    /// Loads all servers in turn. Adds for each the medians over the rounds: requests per second,
-    /// the processor time of the whole server per request, and both relative to the first server in
-    /// the same round. The relative rate of a server is at least its `share_min`.
+    /// In each round, loads all servers in turn. Adds for each the medians over the rounds:
+    /// requests per second, the processor time of the whole server per request, and both relative
+    /// to the first server in the same round. The relative rate of a server is at least its
+    /// `share_min`.
     ///
     /// # Errors
     /// If a request fails.
     pub fn compare(
         &self,
+        rounds: usize,
         op: Op,
         share_min: impl Fn(&str) -> f64,
         figures: &mut Figures,
     ) -> Result<()> {
-        let mut rounds = Vec::new();
-        for _ in 0..self.plan.rounds {
-            let turns: Result<Vec<Turn>> =
-                self.servers.iter().map(|(_, server)| server.turn(op)).collect();
-            rounds.push(turns?);
-        }
+        let round = || self.servers.iter().map(|(_, server)| server.turn(op)).collect();
+        let rounds: Vec<Vec<Turn>> = (0..rounds).map(|_| round()).collect::<Result<_>>()?;
         for (at, (way, _)) in self.servers.iter().enumerate() {
             let median_of = |figure: &dyn Fn(&Turn, &Turn) -> f64| {
                 let values: Vec<f64> = rounds.iter().map(|of| figure(&of[at], &of[0])).collect();

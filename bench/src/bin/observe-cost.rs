@@ -55,7 +55,7 @@ const VOLUME_BYTES: u64 = 512 << 20;
 const OPTIONS: &str = ",learn=no,write-back-iops=1";
 /// How much more processor time of the workers a request may take, in percent.
 const WORKERS_MORE_MAX: f64 = 3.0;
-/// The same with everything at once. The aim is 3 % as well, and writes miss it.
+/// The same with everything at once. The aim is 3 % as well, and is missed.
 const EVERYTHING_MORE_MAX: f64 = 7.0;
 /// The minimum rate relative to that with nothing switched on.
 const SHARE_MIN: f64 = 0.97;
@@ -78,7 +78,7 @@ const QUESTIONS: [&str; 5] =
 fn main() -> Result<ExitCode> {
     let Arguments { programs, rounds, seconds, ways: selected, op, depth } = Arguments::parse();
     ensure!(rounds >= ROUNDS_MIN, "{rounds} rounds are too few: give at least {ROUNDS_MIN}");
-    let plan = Plan { volume_bytes: VOLUME_BYTES, rounds, seconds, depth, busy: true };
+    let plan = Plan { volume_bytes: VOLUME_BYTES, seconds, depth, busy: true };
     let apart = Apart::of_this_thread()?;
     let start = || {
         let server = Loaded::start(plan, &programs, OPTIONS, &[])?;

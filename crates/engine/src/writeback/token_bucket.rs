@@ -75,7 +75,7 @@ pub(crate) struct TokenBucket {
     pace: Pace,
     filled_ms: u64,
     /// The distance of the last fill at this pace. At the same time and distance, a fill is
-    /// omitted: every completed operation fills.
+    /// omitted: while lines are destaged, every completed operation fills.
     last_distance: Option<(u64, u64)>,
     /// A burst has begun; further operations may start until its tokens are used up.
     in_burst: bool,
