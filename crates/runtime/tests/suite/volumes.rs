@@ -16,6 +16,7 @@ on_both_engines! {
     volumes_are_added_and_removed_while_clients_are_connected,
     a_stop_flushes_everything_to_the_file,
     a_removed_volume_releases_its_memory,
+    a_volume_with_the_number_of_a_removed_one_uses_its_own_disk,
 }
 
 const MIB: u64 = 1 << 20;
@@ -140,4 +141,24 @@ fn a_removed_volume_releases_its_memory(engine: Engine) {
     assert_eq!(after.memory.used_bytes, before.memory.used_bytes);
     assert_eq!(after.memory.dirty_bytes, 0);
     assert!(after.volumes.is_empty());
+}
+
+/// Workers remember the volume of their last I/O by its number.
+fn a_volume_with_the_number_of_a_removed_one_uses_its_own_disk(engine: Engine) {
+    let server = Server::start(engine);
+    let disks = [1, 2].map(|content| {
+        let disk = server.add_memory("disk", MIB, Mode::WriteThrough);
+        let mut client = server.client("disk");
+        for offset in (0..MIB).step_by(64 << 10) {
+            assert_eq!(client.write(offset, &[content; 4096]), Ok(()));
+        }
+        drop(client);
+        server.runtime.remove_volume("disk", |_| ()).unwrap();
+        disk
+    });
+    for (disk, content) in disks.iter().zip([1, 2]) {
+        for offset in (0..MIB).step_by(64 << 10) {
+            assert_eq!(read_backend(&**disk, offset, 4096), [content; 4096], "at {offset}");
+        }
+    }
 }
