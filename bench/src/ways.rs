@@ -13,7 +13,6 @@ use crate::load::{Load, Op, Outcome};
 use crate::table::{Centre, median};
 use anyhow::{Result, ensure};
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -92,14 +91,16 @@ impl Loaded {
         Ok(Turn::new(&outcome, workers_ns))
     }
 
-    /// One turn in a way, or as it is. In both cases it is idle for the same time before, because
+    /// One turn in a way, or as it is. In both cases it is loaded for the same time before, because
     /// that alone changes what a request costs afterwards.
     fn switched_turn(&self, op: Op, way: Option<&Switch<'_>>) -> Result<Turn> {
         let begun = Instant::now();
         let off = way.map(|way| (way.on)(&self.server)).transpose()?;
         let took = begun.elapsed();
-        ensure!(took <= SWITCH_TIME, "{took:?} to switch a way on");
-        thread::sleep(SWITCH_TIME - took);
+        ensure!(took < SWITCH_TIME, "{took:?} to switch a way on");
+        let mut load = self.load(op);
+        load.seconds = (SWITCH_TIME - took).as_secs_f64();
+        load.run()?;
         // Writes to clean lines cost more.
         self.fill()?;
         let turn = self.turn(op)?;
@@ -222,8 +223,8 @@ pub fn compare_switched(
     Ok(())
 }
 
-/// The pause between a turn and the filling for the next. A way is switched on within it, and an
-/// analysis with two phases of a second is in its last one afterwards.
+/// The time between a turn and the filling for the next. A way is switched on at its beginning; an
+/// analysis with two phases of a second is in its last one at its end, and knows the load.
 pub const SWITCH_TIME: Duration = Duration::from_millis(2_600);
 
 /// A way that is switched on before a turn of a server.

@@ -140,11 +140,15 @@ pub struct SizeTimes {
 pub struct AnalysisVolume {
     /// Its name.
     pub name: String,
-    /// Reads that the cache has served.
+    /// How long regions were held out, in seconds; `None` if throughout the interval. Only
+    /// requests of this time are compared. It is shorter than the interval in a busy volume.
+    #[serde(default)]
+    pub compared_seconds: Option<f64>,
+    /// Reads that the cache has served, among those compared.
     pub served_reads: Vec<SizeTimes>,
     /// Reads that were held out.
     pub held_reads: Vec<SizeTimes>,
-    /// Writes that the cache has served.
+    /// Writes that the cache has served, among those compared.
     pub served_writes: Vec<SizeTimes>,
     /// Writes that were held out. None in an ordered write-back volume, and none in one whose
     /// protection makes them wait longer than without a cache.

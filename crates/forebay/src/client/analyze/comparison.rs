@@ -8,7 +8,8 @@
 //!
 //! Each held-out request is compared with the mean of the served requests of the same stratum (kind
 //! and class of size) and interval. So a different mix of sizes, or a different load at another
-//! time, does not count as a difference in speed. The ratio is that of the sums over all intervals.
+//! time, does not count as a difference in speed. The ratio is that of the sums over all intervals,
+//! each weighted so that it counts as if requests had been compared throughout.
 //! Its confidence interval comes from the jackknife: the ratio is computed without each interval in
 //! turn, and Student's t is applied. Nothing is drawn at random.
 
@@ -33,6 +34,11 @@ impl Times {
     fn mean(self) -> f64 {
         self.seconds / self.requests as f64
     }
+
+    fn weighted(self, weight: f64) -> Self {
+        let requests = (self.requests as f64 * weight).round() as u64;
+        Self { requests, seconds: self.seconds * weight }
+    }
 }
 
 /// A stratum of an interval.
@@ -44,8 +50,25 @@ pub(crate) struct Pair {
     pub(crate) held: Times,
 }
 
-/// The strata of an interval. All intervals of a comparison have the same strata.
-pub(crate) type Interval = Vec<Pair>;
+/// An interval.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Interval {
+    /// Its length divided by the time in which requests were compared: at least 1.
+    pub(crate) weight: f64,
+    /// Its strata. All intervals of a comparison have the same ones.
+    pub(crate) pairs: Vec<Pair>,
+}
+
+impl Interval {
+    /// Its strata and their numbers, weighted.
+    fn weighted(&self) -> impl Iterator<Item = (usize, Pair)> + '_ {
+        let weighted = |pair: &Pair| Pair {
+            served: pair.served.weighted(self.weight),
+            held: pair.held.weighted(self.weight),
+        };
+        self.pairs.iter().map(weighted).enumerate()
+    }
+}
 
 /// With fewer intervals that have held-out requests, no ratio is estimated.
 pub(crate) const INTERVALS_MIN: usize = 8;
@@ -118,21 +141,20 @@ pub(crate) struct Comparison {
 
 /// Compares held-out and served requests over all intervals.
 pub(crate) fn compare(intervals: &[Interval]) -> Comparison {
-    let total = total(intervals);
-    let all = |side: fn(&Pair) -> Times| total.iter().map(|pair| side(pair).requests).sum::<u64>();
-    let (served, held) = (all(|pair| pair.served), all(|pair| pair.held));
-    let matched: Vec<Matched> = intervals.iter().map(|interval| Matched::of(interval)).collect();
+    let pairs = || intervals.iter().flat_map(|interval| &interval.pairs);
+    let served = pairs().map(|pair| pair.served.requests).sum();
+    let held = pairs().map(|pair| pair.held.requests).sum();
+    let matched: Vec<Matched> = intervals.iter().map(Matched::of).collect();
     let sum = matched.iter().fold(Matched::default(), |sum, one| sum.plus(*one));
     let enough = matched.iter().filter(|one| one.requests > 0).count();
     let ratio = (enough >= INTERVALS_MIN && sum.requests >= HELD_MIN)
         .then(|| jackknife(&matched, enough))
         .flatten();
-    let mean = |seconds: f64| seconds / sum.requests.max(1) as f64;
     Comparison {
         verdict: ratio.as_ref().map_or(Verdict::TooLittleData, verdict),
         ratio,
-        held_mean: mean(sum.held_seconds),
-        served_mean: mean(sum.served_seconds),
+        held_mean: sum.mean(sum.held_seconds),
+        served_mean: sum.mean(sum.served_seconds),
         held,
         served,
         covered: sum.requests as f64 / held.max(1) as f64,
@@ -144,21 +166,27 @@ pub(crate) fn compare(intervals: &[Interval]) -> Comparison {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Matched {
     requests: u64,
+    /// The same, weighted.
+    weighted: f64,
+    /// Their response times, weighted.
     held_seconds: f64,
-    /// The time that as many served requests of the same strata would take.
+    /// The time that as many served requests of the same strata would take, weighted.
     served_seconds: f64,
     /// The number of served requests that `served_seconds` is computed from.
     served: u64,
 }
 
 impl Matched {
-    fn of(interval: &[Pair]) -> Self {
-        let both = interval.iter().filter(|pair| pair.held.requests.min(pair.served.requests) > 0);
+    fn of(interval: &Interval) -> Self {
+        let is_both = |pair: &&Pair| pair.held.requests.min(pair.served.requests) > 0;
+        let both = interval.pairs.iter().filter(is_both);
         both.fold(Self::default(), |sum, pair| {
+            let weighted = pair.held.requests as f64 * interval.weight;
             sum.plus(Self {
                 requests: pair.held.requests,
-                held_seconds: pair.held.seconds,
-                served_seconds: pair.held.requests as f64 * pair.served.mean(),
+                weighted,
+                held_seconds: pair.held.seconds * interval.weight,
+                served_seconds: weighted * pair.served.mean(),
                 served: pair.served.requests,
             })
         })
@@ -167,10 +195,16 @@ impl Matched {
     fn plus(self, other: Self) -> Self {
         Self {
             requests: self.requests + other.requests,
+            weighted: self.weighted + other.weighted,
             held_seconds: self.held_seconds + other.held_seconds,
             served_seconds: self.served_seconds + other.served_seconds,
             served: self.served + other.served,
         }
+    }
+
+    /// The mean of one of its sums of response times.
+    fn mean(self, seconds: f64) -> f64 {
+        if self.weighted > 0.0 { seconds / self.weighted } else { 0.0 }
     }
 
     /// The logarithm of how many times longer the held-out requests took.
@@ -225,18 +259,15 @@ fn verdict(ratio: &Estimate) -> Verdict {
     }
 }
 
-fn total(intervals: &[Interval]) -> Interval {
-    let strata = intervals.iter().map(Vec::len).max().unwrap_or_default();
+/// The weighted sums of all intervals.
+fn total(intervals: &[Interval]) -> Vec<Pair> {
+    let strata = intervals.iter().map(|interval| interval.pairs.len()).max().unwrap_or_default();
     let mut total = vec![Pair::default(); strata];
-    for (sum, pair) in intervals.iter().flat_map(|interval| pairs(interval)) {
-        total[sum].served.add(pair.served);
-        total[sum].held.add(pair.held);
+    for (at, pair) in intervals.iter().flat_map(Interval::weighted) {
+        total[at].served.add(pair.served);
+        total[at].held.add(pair.held);
     }
     total
-}
-
-fn pairs(interval: &[Pair]) -> impl Iterator<Item = (usize, Pair)> + '_ {
-    interval.iter().copied().enumerate()
 }
 
 /// The logarithm of a ratio, and its standard error.
@@ -249,7 +280,7 @@ fn jackknife_log(
     let mut without = Vec::with_capacity(intervals.len());
     for interval in intervals {
         let mut rest = total.clone();
-        for (at, pair) in pairs(interval) {
+        for (at, pair) in interval.weighted() {
             rest[at].served = rest[at].served.without(pair.served);
             rest[at].held = rest[at].held.without(pair.held);
         }
@@ -292,12 +323,12 @@ fn worst(matched: &[Matched]) -> Option<Worst> {
     let middle = median(logs.iter().map(|one| one.1).collect());
     // For a normal distribution, 1.4826 times the median deviation is the standard deviation.
     let spread = 1.4826 * median(logs.iter().map(|one| (one.1 - middle).abs()).collect());
-    let mean = |seconds: f64| seconds / matched[at].requests as f64;
+    let Matched { served_seconds, held_seconds, .. } = matched[at];
     Some(Worst {
         at,
         ratio: lowest.exp(),
-        served_mean: mean(matched[at].served_seconds),
-        held_mean: mean(matched[at].held_seconds),
+        served_mean: matched[at].mean(served_seconds),
+        held_mean: matched[at].mean(held_seconds),
         is_exceptional: logs.len() >= INTERVALS_MIN
             && middle - lowest > EXCEPTIONAL_DEVIATIONS * spread,
     })

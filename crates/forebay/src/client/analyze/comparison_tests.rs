@@ -40,6 +40,14 @@ struct Stream {
 const STREAM: Stream =
     Stream { intervals: 48, requests: 4_000, hold_out: 0.01, effect: 1.0, region_spread: 0.1 };
 
+const NONE: Pair =
+    Pair { served: Times { requests: 0, seconds: 0.0 }, held: Times { requests: 0, seconds: 0.0 } };
+
+/// An interval in which requests were compared throughout.
+fn interval(pairs: Vec<Pair>) -> Interval {
+    Interval { weight: 1.0, pairs }
+}
+
 impl Stream {
     /// Intervals with two strata, small and large requests. The load and the disk change over the
     /// day, and few regions are held out in each interval, which may be faster or slower ones.
@@ -65,7 +73,7 @@ impl Stream {
                     pair.served.add(Times { requests: 1, seconds: seconds / self.effect });
                 }
             }
-            pairs
+            interval(pairs)
         };
         (0..self.intervals).map(|at| one(at, &mut random)).collect()
     }
@@ -109,7 +117,8 @@ fn a_mix_of_sizes_is_no_effect() {
         served: Times { requests: served, seconds: served as f64 * seconds },
         held: Times { requests: held, seconds: held as f64 * seconds },
     };
-    let intervals = vec![vec![pair(1000, 5, 0.001), pair(100, 50, 0.1)]; 20];
+    let pairs = vec![pair(1000, 5, 0.001), pair(100, 50, 0.1)];
+    let intervals = vec![interval(pairs); 20];
     let comparison = compare(&intervals);
     assert_eq!(comparison.verdict, Verdict::NoMeasurableBenefit);
     let ratio = comparison.ratio.unwrap();
@@ -124,7 +133,7 @@ fn too_little_data_says_so() {
     assert_eq!(compare(&few).ratio, None);
     let rare = Stream { requests: 20, ..STREAM }.draw(1);
     assert_eq!(compare(&rare).verdict, Verdict::TooLittleData);
-    for none in [&[][..], &[vec![]], &vec![vec![Pair::default(); 3]; 30]] {
+    for none in [&[][..], &[interval(vec![])], &vec![interval(vec![Pair::default(); 3]); 30]] {
         assert_eq!(compare(none).verdict, Verdict::TooLittleData);
         assert_eq!(compare_phases(none, none), None);
     }
@@ -134,8 +143,9 @@ fn too_little_data_says_so() {
 fn requests_without_counterparts_are_left_out_and_shown_as_not_covered() {
     let mut intervals = Stream { effect: 4.0, ..STREAM }.draw(3);
     for interval in &mut intervals {
-        let held = interval.iter().map(|pair| pair.held.requests).sum::<u64>();
-        interval.push(Pair { held: Times { requests: held, seconds: 99.0 }, ..Pair::default() });
+        let held = interval.pairs.iter().map(|pair| pair.held.requests).sum::<u64>();
+        let held = Times { requests: held, seconds: 99.0 };
+        interval.pairs.push(Pair { held, ..Pair::default() });
     }
     let comparison = compare(&intervals);
     assert_eq!(comparison.verdict, Verdict::Faster);
@@ -150,12 +160,77 @@ fn requests_without_counterparts_are_left_out_and_shown_as_not_covered() {
 fn intervals_without_held_out_requests_do_not_count() {
     let times =
         |requests: u64, seconds: f64| Times { requests, seconds: requests as f64 * seconds };
-    let slow = vec![Pair { served: times(1_000, 0.002), held: times(20, 0.008) }];
-    let fast = vec![Pair { served: times(100_000, 0.000_02), held: times(0, 0.0) }];
+    let slow = interval(vec![Pair { served: times(1_000, 0.002), held: times(20, 0.008) }]);
+    let fast = interval(vec![Pair { served: times(100_000, 0.000_02), held: times(0, 0.0) }]);
     let intervals: Vec<Interval> =
         (0..40).map(|at| if at % 2 == 0 { slow.clone() } else { fast.clone() }).collect();
     let ratio = compare(&intervals).ratio.unwrap();
     assert!((ratio.value - 4.0).abs() < 1e-9, "{ratio:?}");
+}
+
+/// The same stream, compared throughout and for a part of the time that differs between intervals.
+#[test]
+fn the_part_of_the_time_in_which_an_interval_was_compared_does_not_change_the_result() {
+    let times =
+        |requests: u64, seconds: f64| Times { requests, seconds: requests as f64 * seconds };
+    let pairs = |requests: u64, effect: f64| {
+        vec![Pair { served: times(99 * requests, 0.001), held: times(requests, 0.001 * effect) }]
+    };
+    let all: Vec<Interval> = (0..40)
+        .map(|at| if at % 2 == 0 { pairs(16_000, 8.0) } else { pairs(800, 2.0) })
+        .map(interval)
+        .collect();
+    let part: Vec<Interval> = (0..40)
+        .map(|at| match at % 2 {
+            0 => Interval { weight: 20.0, pairs: pairs(800, 8.0) },
+            _ => interval(pairs(800, 2.0)),
+        })
+        .collect();
+    let (all, part) = (compare(&all), compare(&part));
+    let same = |a: f64, b: f64| (a - b).abs() < 1e-9;
+    let (of_all, of_part) = (all.ratio.unwrap(), part.ratio.unwrap());
+    assert!(same(of_all.value, of_part.value) && same(of_all.low, of_part.low), "{of_part:?}");
+    assert!(same(all.held_mean, part.held_mean) && same(all.served_mean, part.served_mean));
+    assert_eq!((part.held, part.served), (40 * 800, 40 * 800 * 99), "what was counted");
+}
+
+#[test]
+fn phases_are_compared_with_the_same_weights() {
+    let times =
+        |requests: u64, seconds: f64| Times { requests, seconds: requests as f64 * seconds };
+    let served = |requests, seconds| vec![Pair { served: times(requests, seconds), ..NONE }];
+    let before = vec![interval(vec![Pair { held: times(1_000, 0.004), ..NONE }]); 40];
+    let phase = |busy: &Interval| -> Vec<Interval> {
+        let quiet = interval(served(500, 0.002));
+        (0..40).map(|at| if at % 2 == 0 { busy.clone() } else { quiet.clone() }).collect()
+    };
+    let all = compare_phases(&before, &phase(&interval(served(40_000, 0.001)))).unwrap();
+    let part = Interval { weight: 8.0, pairs: served(5_000, 0.001) };
+    let part = compare_phases(&before, &phase(&part)).unwrap();
+    assert!((all.value - part.value).abs() < 1e-9, "{all:?} {part:?}");
+    assert!((all.low - part.low).abs() < 1e-9, "{all:?} {part:?}");
+}
+
+/// The mean response time of each region differs by a tenth. The same intervals with four thousand
+/// and with a million of held-out requests.
+#[test]
+fn more_than_four_thousand_held_out_requests_hardly_narrow_the_result() {
+    let width = |held: u64, seed: u64| {
+        let mut random = Random(seed);
+        let one = |random: &mut Random| {
+            let region = (0.1 * random.normal()).exp();
+            let mean = region * (1.0 + random.normal() / (held as f64).sqrt());
+            let pair = |requests, mean| Times { requests, seconds: requests as f64 * mean };
+            interval(vec![Pair { served: pair(99 * held, 0.1), held: pair(held, mean) }])
+        };
+        let intervals: Vec<Interval> = (0..48).map(|_| one(&mut random)).collect();
+        let ratio = compare(&intervals).ratio.unwrap();
+        (ratio.high / ratio.low).ln()
+    };
+    let mean = |held: u64| (0..100).map(|seed| width(held, seed)).sum::<f64>() / 100.0;
+    let [few, enough, many] = [100, 4_000, 1_000_000].map(mean);
+    assert!(enough < 1.02 * many, "{enough} and {many}");
+    assert!(few > 1.2 * many, "{few} and {many}");
 }
 
 #[test]
@@ -164,7 +239,7 @@ fn the_worst_interval_is_the_one_in_which_served_requests_were_slowest() {
     let mut intervals = stream.draw(5);
     let usual = compare(&intervals).worst.unwrap();
     assert!(!usual.is_exceptional && usual.ratio > 1.0, "{usual:?}");
-    for pair in &mut intervals[20] {
+    for pair in &mut intervals[20].pairs {
         pair.served.seconds *= 50.0;
     }
     let worst = compare(&intervals).worst.unwrap();

@@ -46,11 +46,21 @@ pub(super) struct Point {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
     pub(super) seconds: f64,
+    /// The time in which requests were compared.
+    pub(super) compared_seconds: f64,
     pub(super) cpu_seconds: f64,
     pub(super) volume: AnalysisVolume,
     /// The sums of the response times in seconds.
     pub(super) read_seconds: f64,
     pub(super) write_seconds: f64,
+}
+
+impl Point {
+    /// The part of the interval in which requests were compared: more than 0, up to 1.
+    fn compared_part(&self) -> f64 {
+        let seconds = self.volume.compared_seconds.filter(|seconds| *seconds > 0.0);
+        seconds.map_or(1.0, |seconds| seconds / self.seconds).min(1.0)
+    }
 }
 
 impl Report {
@@ -92,8 +102,12 @@ impl VolumeReport {
             begin_s += batch.seconds;
         }
         let of_phase = |phase| points.iter().filter(move |point: &&Point| point.phase == phase);
-        let intervals = |phase, strata: fn(&AnalysisVolume) -> Interval| -> Vec<Interval> {
-            of_phase(phase).map(|point| strata(&point.volume)).collect()
+        let intervals = |phase, strata: fn(&AnalysisVolume) -> Vec<Pair>| -> Vec<Interval> {
+            let interval = |point: &Point| Interval {
+                weight: 1.0 / point.compared_part(),
+                pairs: strata(&point.volume),
+            };
+            of_phase(phase).map(interval).collect()
         };
         let with = |strata| compare(&intervals(AnalysisPhase::Accelerate, strata));
         let all = with(all_strata);
@@ -151,6 +165,7 @@ impl Sums {
         for point in points {
             let more = &point.volume;
             sums.seconds += point.seconds;
+            sums.compared_seconds += point.seconds * point.compared_part();
             sums.cpu_seconds += point.cpu_seconds;
             sums.read_seconds += mean_seconds(&more.read_latency) * more.read_latency.count as f64;
             sums.write_seconds +=
@@ -278,21 +293,21 @@ fn mean_seconds(latency: &forebay_api::LatencySummary) -> f64 {
     latency.mean_us / 1e6
 }
 
-fn all_strata(volume: &AnalysisVolume) -> Interval {
+fn all_strata(volume: &AnalysisVolume) -> Vec<Pair> {
     let mut strata = read_strata(volume);
     strata.append(&mut write_strata(volume));
     strata
 }
 
-fn read_strata(volume: &AnalysisVolume) -> Interval {
+fn read_strata(volume: &AnalysisVolume) -> Vec<Pair> {
     strata(&volume.served_reads, &volume.held_reads)
 }
 
-fn write_strata(volume: &AnalysisVolume) -> Interval {
+fn write_strata(volume: &AnalysisVolume) -> Vec<Pair> {
     strata(&volume.served_writes, &volume.held_writes)
 }
 
-fn strata(served: &[SizeTimes], held: &[SizeTimes]) -> Interval {
+fn strata(served: &[SizeTimes], held: &[SizeTimes]) -> Vec<Pair> {
     let mut strata = vec![Pair::default(); SIZES];
     let times = |class: &SizeTimes| Times { requests: class.requests, seconds: class.seconds };
     for class in served {

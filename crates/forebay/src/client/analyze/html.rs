@@ -4,7 +4,9 @@ use super::chart::{Scale, Series, chart};
 use super::comparison::Verdict;
 use super::figures::{Figures, Point, Report, VolumeReport, sides, times, verdict};
 use super::span;
-use super::text::{causes, interrupted, meaning, milliseconds, provisional, worst_in_words};
+use super::text::{
+    causes, compared, interrupted, meaning, milliseconds, provisional, worst_in_words,
+};
 use crate::client::units::bytes;
 use forebay_api::AnalysisPhase;
 
@@ -64,11 +66,11 @@ pub(super) fn page(report: &Report) -> String {
 const METHOD: &str = "<h2>How this was measured</h2>\n<p class=\"note\">Some regions of each \
     volume, others in \
     each interval, were held out: served as if there were no cache, beside the others and at \
-    the same time. The verdict compares both, kind by kind and size by size. Its interval \
-    comes from the differences between intervals (jackknife, Student's t). A difference of \
-    less than 2 % counts as none. Limits: held-out requests use a disk that the cache spares \
-    most of its load, and are close to each other on it, so they are faster than without a \
-    cache, and the gain is understated; writebacks and reads ahead slow them down a little. \
+    the same time, in a busy volume only for parts of it. The verdict compares both, kind by \
+    kind and size by size. Its interval comes from the differences between intervals \
+    (jackknife, Student's t). A difference of less than 2 % counts as none. Limits: held-out \
+    requests use a disk that the cache spares most of its load, and are close to each other on \
+    it, so they are faster than without a cache, and the gain is understated; writebacks and reads ahead slow them down a little. \
     Response times are those of the server: client and network add the same time to both \
     sides. Writes are not compared where their protection would make held-out ones slower \
     than without a cache, nor in ordered write-back volumes. The comparison with the phase \
@@ -97,6 +99,9 @@ fn section(volume: &VolumeReport, ends: &[(String, f64)]) -> String {
             times(phases.low),
             times(phases.high)
         );
+    }
+    if let Some(compared) = compared(&volume.sums[2]) {
+        text += &format!("<p>Requests were {compared}.</p>\n");
     }
     text += "<h3>Where the benefit comes from</h3>\n<ul>";
     for cause in causes(&volume.sums[2]) {

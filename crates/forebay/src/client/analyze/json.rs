@@ -68,6 +68,7 @@ fn figures(sums: &Sums) -> Value {
     let figures = sums.figures();
     json!({
         "seconds": sums.seconds,
+        "compared_seconds": sums.compared_seconds,
         "bytes_per_second": figures.throughput,
         "requests_per_second": figures.iops,
         "read_mean_seconds": figures.read_mean,

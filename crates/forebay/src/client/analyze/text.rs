@@ -6,6 +6,9 @@ use super::span;
 use crate::client::units::bytes;
 use forebay_api::{AnalysisPhase, AnalysisState, AnalysisStatus};
 
+/// A larger part of the time is not worth a line.
+const NEARLY_ALL: f64 = 0.99;
+
 /// The progress of an analysis.
 pub(super) fn progress(status: &AnalysisStatus) -> String {
     let mut text = match status.state {
@@ -102,6 +105,9 @@ fn details(volume: &VolumeReport) -> String {
         );
     }
     let [_, _, accelerate] = &volume.sums;
+    if let Some(line) = compared(accelerate) {
+        text += &format!("  {line}\n");
+    }
     for line in causes(accelerate) {
         text += &format!("  {line}\n");
     }
@@ -122,6 +128,14 @@ fn sides(comparison: &Comparison) -> String {
         comparison.held,
         comparison.covered * 100.0
     )
+}
+
+/// The part of the time in which requests were compared, if it is not nearly all.
+pub(super) fn compared(sums: &Sums) -> Option<String> {
+    let part = sums.compared_seconds / sums.seconds;
+    (part < NEARLY_ALL).then(|| {
+        format!("compared during {:.1} % of the time, which is enough for its load", part * 100.0)
+    })
 }
 
 /// The worst interval in words.

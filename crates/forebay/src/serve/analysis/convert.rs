@@ -11,6 +11,7 @@ use forebay_types::LINE_BYTES;
 pub(super) fn batch_volume(
     before: &NamedStatistics,
     after: &NamedStatistics,
+    compared_seconds: f64,
 ) -> Option<AnalysisVolume> {
     if before.identity != after.identity {
         return None;
@@ -22,6 +23,7 @@ pub(super) fn batch_volume(
     reads.merge(latencies.of(LatencyClass::ReadMiss));
     Some(AnalysisVolume {
         name: after.name.clone(),
+        compared_seconds: Some(compared_seconds),
         served_reads: times(&arms.served_reads),
         held_reads: times(&arms.held_reads),
         served_writes: times(&arms.served_writes),

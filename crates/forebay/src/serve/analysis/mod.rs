@@ -4,11 +4,12 @@
 //!
 //! In the phase `measure`, all regions are held out: the whole volume is served as if there were no
 //! cache, without a change of its settings. In the other phases, a share of the regions is held
-//! out.
+//! out, in a busy volume not all the time (`pace`).
 
 mod convert;
 mod file;
 mod machine;
+mod pace;
 
 use super::periodic::Periodic;
 use super::vault::utc;
@@ -22,6 +23,7 @@ use forebay_control::AnalysisManager;
 use forebay_runtime::{NamedStatistics, Runtime};
 use forebay_types::HoldOut;
 use machine::{Machine, Server};
+use pace::{Pace, part_of_time};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -79,6 +81,7 @@ struct Interval {
     length: Duration,
     cpu_seconds: f64,
     volumes: Vec<NamedStatistics>,
+    paces: Vec<Pace>,
 }
 
 impl Analyses {
@@ -307,14 +310,19 @@ impl State {
         let length = whole.max(INTERVAL_MIN);
         // This interval takes the whole remainder of the phase, if the next one would be too short.
         let length = if left < length + length / 2 { left } else { length };
-        let salt = machine.random();
-        for (name, number) in volumes.iter().zip(0..) {
-            let hold_out = match phase {
-                AnalysisPhase::Measure => HoldOut::ALL,
-                _ => HoldOut::new(hold_out_percent * PPM_PER_PERCENT, salt.wrapping_add(number)),
+        let random = machine.random();
+        let paces = volumes.iter().zip(0..).map(|(name, number)| {
+            let random = random.wrapping_add(number);
+            let (hold_out, part) = match phase {
+                AnalysisPhase::Measure => (HoldOut::ALL, 1.0),
+                _ => (
+                    HoldOut::new(hold_out_percent * PPM_PER_PERCENT, random),
+                    self.part_of_time(name, length),
+                ),
             };
-            machine.set_hold_out(name, hold_out);
-        }
+            Pace::begin(name, hold_out, (length, part), random, machine)
+        });
+        let paces = paces.collect();
         self.held_out.clone_from(volumes);
         let statistics = machine.statistics();
         self.interval = Some(Interval {
@@ -324,14 +332,26 @@ impl State {
             length,
             cpu_seconds: machine.cpu_seconds(),
             volumes: statistics.into_iter().filter(|one| volumes.contains(&one.name)).collect(),
+            paces,
         });
+    }
+
+    /// The part of an interval in which regions of a volume are to be held out.
+    fn part_of_time(&self, name: &str, length: Duration) -> f64 {
+        let share = f64::from(self.analysis.status.request.hold_out_percent) / 100.0;
+        let last = self.analysis.batches.last().and_then(|batch| {
+            Some((batch.volumes.iter().find(|volume| volume.name == name)?, batch.seconds))
+        });
+        last.map_or(1.0, |(volume, seconds)| part_of_time(volume, seconds, share, length))
     }
 
     /// Ends the interval if it is over. Then begins the next one, or ends the analysis.
     fn advance(&mut self, machine: &impl Machine) {
         let now = machine.elapsed();
-        if let Some(interval) = &self.interval {
-            if now.saturating_sub(interval.begun) < interval.length {
+        if let Some(interval) = &mut self.interval {
+            let elapsed = now.saturating_sub(interval.begun);
+            if elapsed < interval.length {
+                interval.paces.iter_mut().for_each(|pace| pace.advance(elapsed, machine));
                 return;
             }
             let batch = interval.end(machine, now);
@@ -359,15 +379,18 @@ impl Interval {
     /// The counts of the interval.
     fn end(&self, machine: &impl Machine, now: Duration) -> AnalysisBatch {
         let statistics = machine.statistics();
+        let elapsed = now.saturating_sub(self.begun);
         // A volume that was removed and added again begins to count at zero.
         let volumes = self.volumes.iter().filter_map(|before| {
             let same = |one: &&NamedStatistics| one.name == before.name && one.id == before.id;
-            batch_volume(before, statistics.iter().find(same)?)
+            let pace = self.paces.iter().find(|pace| pace.name() == before.name)?;
+            let compared_seconds = pace.held_out_for(elapsed).as_secs_f64();
+            batch_volume(before, statistics.iter().find(same)?, compared_seconds)
         });
         AnalysisBatch {
             phase: self.phase,
             begun_at: self.begun_at.clone(),
-            seconds: now.saturating_sub(self.begun).as_secs_f64(),
+            seconds: elapsed.as_secs_f64(),
             cpu_seconds: (machine.cpu_seconds() - self.cpu_seconds).max(0.0),
             volumes: volumes.collect(),
         }

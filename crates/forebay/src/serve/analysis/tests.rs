@@ -7,10 +7,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 /// A machine with two volumes: `disk` and, in bypass, `past`. Each second, 10 reads of `disk` are
-/// served and 1 is held out.
+/// served and 1 is held out; a thousand times as many if it is `busy`. They are compared while
+/// regions of it are held out.
 #[derive(Default)]
 struct Fake {
     seconds: Cell<f64>,
+    compared_seconds: Cell<f64>,
+    busy: Cell<bool>,
     hold_outs: RefCell<BTreeMap<String, HoldOut>>,
     identity: Cell<u8>,
 }
@@ -42,10 +45,11 @@ impl Machine for Fake {
         statistics.requests.read_hits = 10 * seconds;
         statistics.requests.read_misses = seconds;
         let mut arms = ArmTimes::default();
-        arms.served_reads.counts[3] = 10 * seconds;
-        arms.served_reads.sums_ns[3] = seconds * 1_000_000;
-        arms.held_reads.counts[3] = seconds;
-        arms.held_reads.sums_ns[3] = seconds * 8_000_000;
+        let compared = self.compared_seconds.get() as u64;
+        arms.served_reads.counts[3] = 10 * compared;
+        arms.served_reads.sums_ns[3] = compared * 1_000_000;
+        arms.held_reads.counts[3] = compared;
+        arms.held_reads.sums_ns[3] = compared * 8_000_000;
         let named = |id: u16, name: &str| NamedStatistics {
             id: VolumeId(id),
             name: name.into(),
@@ -69,6 +73,10 @@ impl Fake {
     fn pass(&self, seconds: f64, analyses: &Analyses) {
         for _ in 0..(seconds * 4.0) as usize {
             self.seconds.set(self.seconds.get() + 0.25);
+            if self.hold_outs.borrow().get("disk").is_some_and(|one| !one.is_none()) {
+                let load = if self.busy.get() { 1000.0 } else { 1.0 };
+                self.compared_seconds.set(self.compared_seconds.get() + 0.25 * load);
+            }
             analyses.advance(self);
         }
     }
@@ -136,6 +144,35 @@ fn the_phases_follow_each_other_and_nothing_is_held_out_afterwards() {
     assert_eq!(volume.held_reads[0].up_to_bytes, 4096);
     // The result is still there after a restart.
     assert_eq!(open(&directory).result(&fake), result);
+}
+
+#[test]
+fn a_busy_volume_is_held_out_for_a_part_of_the_time_and_a_quiet_one_always() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), Fake::default());
+    let analyses = open(&directory);
+    analyses.start(request(240, 960, 1920), &fake).unwrap();
+    let parts = |phase| {
+        let batches = analyses.result(&fake).batches.into_iter();
+        let part =
+            |batch: AnalysisBatch| batch.volumes[0].compared_seconds.unwrap() / batch.seconds;
+        batches.filter(|batch| batch.phase == phase).map(part).collect::<Vec<_>>()
+    };
+    fake.pass(240.0 + 960.0, &analyses);
+    for phase in [AnalysisPhase::Measure, AnalysisPhase::Learn] {
+        assert!(parts(phase).iter().all(|&part| part == 1.0), "{:?}", parts(phase));
+    }
+    fake.busy.set(true);
+    fake.pass(960.0, &analyses);
+    // 11,000 requests are 110 held-out ones per second, 4,400 in the 40 s of an interval.
+    let busy = parts(AnalysisPhase::Accelerate);
+    let mean = busy[1..].iter().sum::<f64>() / (busy.len() - 1) as f64;
+    assert!(busy[0] == 1.0 && (0.89..0.93).contains(&mean), "{mean} {busy:?}");
+    assert!(busy[1..].iter().all(|&part| part < 1.0), "{busy:?}");
+    fake.busy.set(false);
+    fake.pass(960.0, &analyses);
+    let quiet = parts(AnalysisPhase::Accelerate).split_off(busy.len() + 1);
+    assert!(quiet.iter().all(|&part| part == 1.0), "{quiet:?}");
+    assert_eq!(fake.hold_out(), HoldOut::NONE);
 }
 
 #[test]
