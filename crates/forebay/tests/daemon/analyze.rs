@@ -108,6 +108,41 @@ fn a_load_that_fits_memory_is_faster_and_the_report_is_written_in_all_forms() {
     daemon.stop();
 }
 
+/// With half of the regions held out, 640 reads per second are more than an interval of 12.5 s
+/// needs.
+#[test]
+fn a_busy_volume_is_compared_for_a_part_of_the_time_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon =
+        Daemon::start(directory.path(), "auto", "64MiB", &["disk=memory:32MiB".to_owned()]);
+    let lengths = ["--measure", "1s", "--learn", "1s", "--accelerate", "10m"];
+    let start = ["analyze", "start", "--hold-out", "50"];
+    assert_eq!(daemon.run(&[&start[..], &lengths].concat()).0, Some(0));
+    let end = AtomicBool::new(false);
+    let report = std::thread::scope(|scope| {
+        scope.spawn(|| read_randomly(&daemon, "disk", 32 * MIB, &end, drop));
+        // One of `measure`, one of `learn`.
+        wait_until("an interval is complete", PATIENCE, || analysis(&daemon)["batches"] == 3);
+        end.store(true, Ordering::Relaxed);
+        report(&daemon, directory.path())
+    });
+    let batch = &report["batches"][2];
+    let volume = &batch["volumes"][0];
+    let part = volume["compared_seconds"].as_f64().unwrap() / batch["seconds"].as_f64().unwrap();
+    assert!(part > 0.02 && part < 0.9, "{part}");
+    let requests = |side: &str| -> u64 {
+        let classes = volume[side].as_array().unwrap();
+        classes.iter().map(|class| class["requests"].as_u64().unwrap()).sum()
+    };
+    let (held, served) = (requests("held_reads"), requests("served_reads"));
+    let all = volume["reads"].as_u64().unwrap() as f64;
+    let compared = (held + served) as f64 / all;
+    assert!(held > 500 && compared < 0.95, "{held} and {served} of {all}");
+    let (code, text) = daemon.run(&["analyze", "report"]);
+    assert!(code == Some(0) && text.contains("compared during"), "{text}");
+    daemon.stop();
+}
+
 #[test]
 fn an_analysis_continues_after_a_kill_in_each_phase_and_says_so() {
     let directory = tempfile::tempdir().unwrap();

@@ -64,18 +64,18 @@ pub(super) fn page(report: &Report) -> String {
 }
 
 const METHOD: &str = "<h2>How this was measured</h2>\n<p class=\"note\">Some regions of each \
-    volume, others in \
-    each interval, were held out: served as if there were no cache, beside the others and at \
-    the same time, in a busy volume only for parts of it. The verdict compares both, kind by \
-    kind and size by size. Its interval comes from the differences between intervals \
-    (jackknife, Student's t). A difference of less than 2 % counts as none. Limits: held-out \
-    requests use a disk that the cache spares most of its load, and are close to each other on \
-    it, so they are faster than without a cache, and the gain is understated; writebacks and reads ahead slow them down a little. \
-    Response times are those of the server: client and network add the same time to both \
-    sides. Writes are not compared where their protection would make held-out ones slower \
-    than without a cache, nor in ordered write-back volumes. The comparison with the phase \
-    'measure' is only as good as the load was the same. Normalised IOPS are the requests per \
-    second that a client with one request in flight would reach.</p>\n";
+    volume, others in each interval, were held out: served as if there were no cache, beside the \
+    others and at the same time, in a busy volume only for parts of it. The verdict compares \
+    both, kind by kind and size by size. Its interval comes from the differences between \
+    intervals (jackknife, Student's t). A difference of less than 2 % counts as none. Limits: \
+    held-out requests use a disk that the cache spares most of its load, and are close to each \
+    other on it, so they are faster than without a cache, and the gain is understated; \
+    writebacks and reads ahead slow them down a little. Response times are those of the server: \
+    client and network add the same time to both sides. Writes are not compared where their \
+    protection would make held-out ones slower than without a cache, nor in ordered write-back \
+    volumes. The comparison with the phase 'measure' is only as good as the load was the same. \
+    Normalised IOPS are the requests per second that a client with one request in flight \
+    would reach.</p>\n";
 
 fn section(volume: &VolumeReport, ends: &[(String, f64)]) -> String {
     let class = match volume.all.verdict {
