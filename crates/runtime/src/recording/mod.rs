@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Entries of all large queues together: 8 MiB.
+/// Entries of all rings together: 8 MiB.
 const SLOTS_MAX: usize = 256 << 10;
-/// Entries of one large queue at most: the requests of a busy worker in a tenth of a second.
+/// Entries of one ring at most: the requests of a busy worker in a tenth of a second.
 const RING_SLOTS_MAX: usize = 64 << 10;
 /// A request is given out this long after its arrival, so that every worker has published what
 /// arrived before it. If a worker's turn takes longer, its requests may follow later ones of other
-/// workers. Not longer, so that few entries are in use: see [`ring::Ring`].
+/// workers. Not longer, so that few entries are in use: see [`ring`].
 const LAG: Duration = Duration::from_millis(5);
 /// How long the end of a recording waits for the answers to requests in flight.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);

@@ -3,7 +3,12 @@
 //! The worker fills the entry of a request when it accepts it, and its answer later. The reader
 //! takes entries in order. It may take an entry before the request is answered. The answer is then
 //! lost; if the entry is in use for another request by then, the answer is refused, because the
-//! time of arrival differs: fewer requests arrive at one time than the small queue holds.
+//! time of arrival differs: fewer requests arrive at one time than half of the ring holds.
+//!
+//! The entries are divided into segments, and the worker continues in the free one with the lowest
+//! number. So it uses the same few as long as the reader keeps up, and these stay in its
+//! processor's cache. Going through all of them in turn would push the index of the pool out of
+//! it, which costs every request more than its entry does.
 
 use super::{Recorded, Served};
 use crate::clients::Submitted;
@@ -12,7 +17,7 @@ use crate::shared::Volume;
 use forebay_engine::Uncached;
 use forebay_frontend::ClientRequest;
 use forebay_volume::RequestKind;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -29,11 +34,10 @@ const ERROR: u64 = 2;
 /// The code of the first reason.
 const FIRST_REASON: u64 = 3;
 
-/// Entries of a small queue at most: 256 KiB, and the requests of a busy worker in an eightieth of
-/// a second.
-const SMALL_SLOTS_MAX: usize = 8 << 10;
+/// Segments of a ring: a bit of a word for each.
+const SEGMENTS: usize = 64;
 /// How far ahead an entry is fetched into the processor's cache before it is filled.
-const ENTRIES_AHEAD: u64 = 8;
+const ENTRIES_AHEAD: usize = 8;
 
 /// A request in a ring.
 #[derive(Default)]
@@ -46,54 +50,105 @@ struct Entry {
     answer: AtomicU64,
 }
 
-/// The counters that the worker writes, on cache lines of their own: a processor that writes to a
-/// cache line takes it from the other processor. For the same reason, each side reads the other's
-/// counter only when the value that it read last does not suffice.
+/// What the worker writes, on cache lines of its own: a processor that writes to a cache line takes
+/// it from the other processor.
 #[derive(Default)]
 #[repr(align(128))]
 struct WorkerSide {
     /// The number of entries that the worker has filled since the start of the recording.
     filled: AtomicU64,
-    /// [`ReaderSide::taken`] as the worker has seen it last.
-    taken_seen: AtomicU64,
+    /// The number of requests that found no free entry.
+    dropped: AtomicU64,
 }
 
-/// The counters that the reader writes. See [`WorkerSide`].
+/// What the reader writes. See [`WorkerSide`].
 #[derive(Default)]
 #[repr(align(128))]
 struct ReaderSide {
     /// The number of entries that the reader has taken since the start of the recording.
     taken: AtomicU64,
-    /// [`WorkerSide::filled`] as the reader has seen it last.
+    /// [`WorkerSide::filled`] as the reader has seen it last. It is read again when this does not
+    /// suffice, not for each entry.
     filled_seen: AtomicU64,
 }
 
-/// Entries that are filled and taken in order.
-struct Queue {
-    /// Their number is a power of two.
+/// The segments: what both sides write, once for each segment.
+#[repr(align(128))]
+struct Segments {
+    /// A bit for each segment that is free.
+    free: AtomicU64,
+    /// The segments in the order in which the worker has begun them. That of the entries from
+    /// the `n`-th multiple of its length on is at `n`, modulo their number.
+    order: [AtomicU8; SEGMENTS],
+}
+
+/// The requests that one worker has recorded and that are not taken yet.
+pub(super) struct Ring {
     entries: Box<[Entry]>,
+    /// The number of entries in a segment, as a power of two.
+    segment_shift: u32,
+    segments: Segments,
     worker: WorkerSide,
     reader: ReaderSide,
 }
 
-impl Queue {
-    /// An empty queue of at most this many entries.
-    fn new(slots: usize) -> Self {
-        let slots = 1usize << slots.max(1).ilog2();
-        let entries = (0..slots).map(|_| Entry::default()).collect();
-        Self { entries, worker: WorkerSide::default(), reader: ReaderSide::default() }
+impl Ring {
+    /// An empty ring of at most this many entries, or of one for each segment.
+    pub(super) fn new(slots: usize) -> Self {
+        let segment_shift = (slots / SEGMENTS).max(1).ilog2();
+        let segments = Segments {
+            free: AtomicU64::new(u64::MAX),
+            order: std::array::from_fn(|_| AtomicU8::new(0)),
+        };
+        Self {
+            entries: (0..SEGMENTS << segment_shift).map(|_| Entry::default()).collect(),
+            segment_shift,
+            segments,
+            worker: WorkerSide::default(),
+            reader: ReaderSide::default(),
+        }
     }
 
+    /// Whether an entry is the first one of its segment.
+    const fn begins_segment(&self, number: u64) -> bool {
+        number.trailing_zeros() >= self.segment_shift
+    }
+
+    /// The segment of an entry in use.
+    fn segment(&self, number: u64) -> usize {
+        let at = (number >> self.segment_shift) as usize % SEGMENTS;
+        usize::from(self.segments.order[at].load(Ordering::Relaxed)) % SEGMENTS
+    }
+
+    /// The slot of an entry in use.
     fn slot(&self, number: u64) -> usize {
-        number as usize & (self.entries.len() - 1)
+        let in_segment = number & ((1 << self.segment_shift) - 1);
+        (self.segment(number) << self.segment_shift) + in_segment as usize
     }
 
-    /// The number of entries in use. Only the reader may call it.
-    fn used(&self) -> u64 {
-        self.worker.filled.load(Ordering::Relaxed) - self.reader.taken.load(Ordering::Relaxed)
+    /// Whether more than half of the entries are in use. Only the reader may call it.
+    pub(super) fn is_half_full(&self) -> bool {
+        let filled = self.worker.filled.load(Ordering::Relaxed);
+        filled - self.reader.taken.load(Ordering::Relaxed) > self.entries.len() as u64 / 2
     }
 
-    /// The first entry in use. Only the reader may call it.
+    pub(super) fn dropped(&self) -> u64 {
+        self.worker.dropped.load(Ordering::Relaxed)
+    }
+
+    /// When the oldest request arrived, since the start of the runtime. Only the reader may call
+    /// it.
+    pub(super) fn first_arrived(&self) -> Option<Duration> {
+        let entry = self.first()?;
+        Some(Duration::from_nanos(entry.arrived_ns.load(Ordering::Relaxed)))
+    }
+
+    /// Whether the oldest request, if there is one, is answered. Only the reader may call it.
+    pub(super) fn is_first_answered(&self) -> bool {
+        self.first().is_some_and(|entry| entry.answer.load(Ordering::Relaxed) != 0)
+    }
+
+    /// The entry of the oldest request. Only the reader may call it.
     fn first(&self) -> Option<&Entry> {
         let ReaderSide { taken, filled_seen } = &self.reader;
         let taken = taken.load(Ordering::Relaxed);
@@ -107,106 +162,9 @@ impl Queue {
         Some(&self.entries[self.slot(taken)])
     }
 
-    /// Frees the first entry. Only the reader may call it.
-    fn free_first(&self) {
-        let taken = self.reader.taken.load(Ordering::Relaxed);
-        self.reader.taken.store(taken + 1, Ordering::Release);
-    }
-
-    /// Whether so many entries are in use, as far as the worker can see. Only the worker may call
-    /// it.
-    fn is_used(&self, entries: u64) -> bool {
-        let WorkerSide { filled, taken_seen } = &self.worker;
-        let filled = filled.load(Ordering::Relaxed);
-        if filled - taken_seen.load(Ordering::Relaxed) < entries {
-            return false;
-        }
-        let taken = self.reader.taken.load(Ordering::Acquire);
-        taken_seen.store(taken, Ordering::Relaxed);
-        filled - taken >= entries
-    }
-
-    /// Fills the next entry. Returns its slot; `None` if all are in use. Only the worker may call
-    /// it.
-    fn push(&self, arrived_ns: u64, offset: u64, request: u64) -> Option<usize> {
-        if self.is_used(self.entries.len() as u64) {
-            return None;
-        }
-        let filled = self.worker.filled.load(Ordering::Relaxed);
-        // The entry may be in the cache of the reader's processor, and the stores to it would stall
-        // all later ones.
-        let ahead = &self.entries[self.slot(filled + ENTRIES_AHEAD)];
-        prefetch_to_write((&raw const *ahead).cast());
-        let slot = self.slot(filled);
-        let entry = &self.entries[slot];
-        entry.arrived_ns.store(arrived_ns, Ordering::Relaxed);
-        entry.offset.store(offset, Ordering::Relaxed);
-        entry.request.store(request, Ordering::Relaxed);
-        entry.answer.store(0, Ordering::Relaxed);
-        self.worker.filled.store(filled + 1, Ordering::Release);
-        Some(slot)
-    }
-}
-
-/// The requests that one worker has recorded and that are not taken yet.
-///
-/// The worker fills a small queue, whose entries stay in its processor's cache, and a large one
-/// while the small one is full, because the reader is late. One large queue alone would push the
-/// index of the pool out of the cache, which costs every request more than its entry does.
-///
-/// What is in the small queue is older than what is in the large one: the worker fills the small
-/// one again only when the large one is empty.
-pub(super) struct Ring {
-    small: Queue,
-    large: Queue,
-    dropped: AtomicU64,
-}
-
-impl Ring {
-    /// An empty ring with a large queue of at most this many entries.
-    pub(super) fn new(slots: usize) -> Self {
-        let (small, large) = (Queue::new(SMALL_SLOTS_MAX.min(slots / 8)), Queue::new(slots));
-        Self { small, large, dropped: AtomicU64::new(0) }
-    }
-
-    fn entry(&self, slot: usize) -> &Entry {
-        let small = &self.small.entries;
-        small.get(slot).unwrap_or_else(|| &self.large.entries[slot - small.len()])
-    }
-
-    /// Whether more than half of the entries are in use. Only the reader may call it.
-    pub(super) fn is_half_full(&self) -> bool {
-        let entries = self.small.entries.len() + self.large.entries.len();
-        self.small.used() + self.large.used() > entries as u64 / 2
-    }
-
-    pub(super) fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
-
-    /// When the oldest request arrived, since the start of the runtime. Only the reader may call
-    /// it.
-    pub(super) fn first_arrived(&self) -> Option<Duration> {
-        let (_, entry) = self.first()?;
-        Some(Duration::from_nanos(entry.arrived_ns.load(Ordering::Relaxed)))
-    }
-
-    /// Whether the oldest request, if there is one, is answered. Only the reader may call it.
-    pub(super) fn is_first_answered(&self) -> bool {
-        self.first().is_some_and(|(_, entry)| entry.answer.load(Ordering::Relaxed) != 0)
-    }
-
-    /// The entry of the oldest request, and its queue. Stays the same until it is taken.
-    fn first(&self) -> Option<(&Queue, &Entry)> {
-        // The large queue is read first: whatever is older is in the small one by then.
-        let in_large = self.large.first();
-        let in_small = self.small.first().map(|entry| (&self.small, entry));
-        in_small.or_else(|| Some((&self.large, in_large?)))
-    }
-
     /// Takes the oldest request, and frees its entry. Only the reader may call it.
     pub(super) fn take_first(&self) -> Option<Recorded> {
-        let (queue, entry) = self.first()?;
+        let entry = self.first()?;
         let request = entry.request.load(Ordering::Relaxed);
         let answer = entry.answer.load(Ordering::Relaxed);
         let latency = Duration::from_nanos(answer >> LATENCY_SHIFT);
@@ -218,25 +176,55 @@ impl Ring {
             length: u64::from(request as u32),
             answer: served(answer as u8).map(|served| (latency, served)),
         };
-        queue.free_first();
+        let taken = self.reader.taken.load(Ordering::Relaxed);
+        self.reader.taken.store(taken + 1, Ordering::Relaxed);
+        if self.begins_segment(taken + 1) {
+            // The worker may overwrite what was read above.
+            self.segments.free.fetch_or(1 << self.segment(taken), Ordering::Release);
+        }
         Some(recorded)
     }
 
     /// Adds a request. Returns its slot; `None` if the ring is full. Only the worker may call it.
     fn push(&self, arrived_ns: u64, offset: u64, request: u64) -> Option<usize> {
-        let is_late = self.large.is_used(1);
-        let small = if is_late { None } else { self.small.push(arrived_ns, offset, request) };
-        let in_large = |slot| self.small.entries.len() + slot;
-        let slot = small.or_else(|| self.large.push(arrived_ns, offset, request).map(in_large));
-        if slot.is_none() {
-            self.dropped.store(self.dropped() + 1, Ordering::Relaxed);
+        let filled = self.worker.filled.load(Ordering::Relaxed);
+        if self.begins_segment(filled) && !self.begin_segment(filled) {
+            self.worker.dropped.store(self.dropped() + 1, Ordering::Relaxed);
+            return None;
         }
-        slot
+        let slot = self.slot(filled);
+        // The entry may be in the cache of the reader's processor, and the stores to it would stall
+        // all later ones.
+        if let Some(ahead) = self.entries.get(slot + ENTRIES_AHEAD) {
+            prefetch_to_write((&raw const *ahead).cast());
+        }
+        let entry = &self.entries[slot];
+        entry.arrived_ns.store(arrived_ns, Ordering::Relaxed);
+        entry.offset.store(offset, Ordering::Relaxed);
+        entry.request.store(request, Ordering::Relaxed);
+        entry.answer.store(0, Ordering::Relaxed);
+        self.worker.filled.store(filled + 1, Ordering::Release);
+        Some(slot)
+    }
+
+    /// Chooses the segment of the entries from a number on. Returns whether one is free. Only the
+    /// worker may call it.
+    fn begin_segment(&self, number: u64) -> bool {
+        let Segments { free, order } = &self.segments;
+        let all = free.load(Ordering::Acquire);
+        if all == 0 {
+            return false;
+        }
+        let segment = all.trailing_zeros();
+        free.fetch_and(!(1 << segment), Ordering::Relaxed);
+        let at = (number >> self.segment_shift) as usize % SEGMENTS;
+        order[at].store(segment as u8, Ordering::Relaxed);
+        true
     }
 
     /// Completes an entry, unless it is in use for another request. Only the worker may call it.
     fn answer(&self, slot: usize, arrived_ns: u64, latency_ns: u64, code: u64) {
-        let entry = self.entry(slot);
+        let entry = &self.entries[slot];
         if entry.arrived_ns.load(Ordering::Relaxed) == arrived_ns {
             entry.answer.store(latency_ns << LATENCY_SHIFT | code, Ordering::Relaxed);
         }
@@ -393,16 +381,21 @@ mod tests {
 
     #[test]
     fn a_full_ring_drops_and_counts_and_a_late_answer_hits_no_other_request() {
-        let ring = Ring::new(5);
-        let pushed: Vec<_> = (0..7).map(|number| ring.push(number, number, 1)).collect();
-        assert_eq!(pushed, [Some(0), Some(1), Some(2), Some(3), Some(4), None, None]);
+        let ring = Ring::new(SEGMENTS);
+        let slots = SEGMENTS as u64;
+        for number in 0..slots {
+            assert_eq!(ring.push(number, number, 1), Some(number as usize));
+        }
+        assert_eq!([ring.push(98, 98, 1), ring.push(99, 99, 1)], [None, None]);
         assert!(ring.is_half_full() && ring.dropped() == 2);
         for offset in 0..2 {
             assert_eq!(ring.take_first().unwrap().offset, offset);
         }
-        assert_eq!(ring.push(9, 9, 1), Some(1), "in the entry of the second");
-        ring.answer(1, 1, 1, POOL);
-        assert_eq!(offsets_and_answers(&ring), [(2, false), (3, false), (4, false), (9, false)]);
+        assert_eq!(ring.push(100, 100, 1), Some(0), "in the entry of the first");
+        ring.answer(0, 0, 1, POOL);
+        ring.answer(2, 2, 1, POOL);
+        let expected = (2..slots).chain([100]).map(|number| (number, number == 2));
+        assert_eq!(offsets_and_answers(&ring), expected.collect::<Vec<_>>());
     }
 
     /// Takes all that a ring has.
@@ -412,33 +405,44 @@ mod tests {
     }
 
     #[test]
-    fn what_the_small_queue_cannot_hold_follows_it_in_order() {
-        let ring = Ring::new(32);
-        let small = ring.small.entries.len() as u64;
-        assert_eq!(small, 4);
-        let push = |number| ring.push(number, number, 1).expect("not full");
-        // The small queue alone, again and again.
-        for number in 0..3 * small {
-            assert!(push(number) < 4);
-            assert_eq!(ring.take_first().unwrap().offset, number);
+    fn few_segments_are_used_while_the_reader_keeps_up_also_after_it_was_late() {
+        const SEGMENT: u64 = 4;
+        let ring = Ring::new(SEGMENTS * SEGMENT as usize);
+        let (mut pushed, mut taken) = (0, 0);
+        let mut push = |count: u64| {
+            let slots = (0..count).map(|_| {
+                pushed += 1;
+                ring.push(pushed, pushed, 1).expect("not full")
+            });
+            slots.max().unwrap()
+        };
+        let mut take = |count: u64| {
+            for _ in 0..count {
+                taken += 1;
+                assert_eq!(ring.take_first().unwrap().offset, taken);
+            }
+        };
+        // Always a few behind, and then late once.
+        assert!(push(2 * SEGMENT) < 2 * SEGMENT as usize);
+        for _ in 0..100 {
+            assert!(push(SEGMENT) < 3 * SEGMENT as usize);
+            take(SEGMENT);
         }
-        let slots: Vec<_> = (0..6).map(push).collect();
-        assert_eq!(slots, [0, 1, 2, 3, 4, 5]);
-        ring.answer(slots[5], 5, 1, POOL);
-        ring.answer(slots[2], 2, 1, POOL);
-        assert_eq!(ring.take_first().unwrap().offset, 0);
-        assert!(push(6) >= 4, "behind what is in the large queue already");
-        let rest = [(1, false), (2, true), (3, false), (4, false), (5, true), (6, false)];
-        assert_eq!(offsets_and_answers(&ring), rest);
-        assert!(push(7) < 4, "nothing is in the large queue any more");
-        assert_eq!(offsets_and_answers(&ring), [(7, false)]);
+        assert!(push(100) >= 100);
+        take(100);
+        push(2 * SEGMENT);
+        take(2 * SEGMENT);
+        for _ in 0..100 {
+            assert!(push(SEGMENT) < 4 * SEGMENT as usize);
+            take(SEGMENT);
+        }
         assert_eq!(ring.dropped(), 0);
     }
 
     #[test]
     fn a_reader_beside_the_worker_takes_every_request_in_order() {
         const REQUESTS: u64 = 300_000;
-        let ring = Ring::new(64);
+        let ring = Ring::new(4 * SEGMENTS);
         let mut in_order = true;
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -449,7 +453,7 @@ mod tests {
                 }
             });
             for number in 0..REQUESTS {
-                // Late again and again, so that both queues are used.
+                // Late again and again, so that many segments are used.
                 while number % 500 == 0 && number + 500 < REQUESTS && !ring.is_half_full() {
                     std::thread::yield_now();
                 }
