@@ -6,9 +6,8 @@
 //! time of arrival differs: fewer requests arrive at one time than half of the ring holds.
 //!
 //! The entries are divided into segments, and the worker continues in the free one with the lowest
-//! number. So it uses the same few as long as the reader keeps up, and these stay in its
-//! processor's cache. Going through all of them in turn would push the index of the pool out of
-//! it, which costs every request more than its entry does.
+//! number. So it uses the same few as long as the reader keeps up, and again after it was late.
+//! These fit the processor's cache. All of them, in turn, would take it from the index of the pool.
 
 use super::{Recorded, Served};
 use crate::clients::Submitted;
