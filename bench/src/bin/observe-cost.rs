@@ -55,7 +55,7 @@ const VOLUME_BYTES: u64 = 512 << 20;
 /// the next, would cost more than what is measured.
 const OPTIONS: &str = ",learn=no,write-back-iops=1";
 /// How much more processor time of the workers a request may take, in percent. Reads or writes with
-/// everything miss it, depending on the machine.
+/// everything have missed it, not the same on each machine.
 const WORKERS_MORE_MAX: f64 = 3.0;
 /// The minimum rate relative to that with nothing switched on.
 const SHARE_MIN: f64 = 0.97;
