@@ -3,15 +3,16 @@
 //!
 //! What can only be chosen at the start distinguishes servers, and the first is what the others are
 //! compared with ([`Ways::compare`]). Of two servers with the same options one may be a tenth
-//! faster, by where its memory lies. What can be switched on is compared with the turns of the same
-//! server before and after it, without it ([`compare_switched`]).
+//! faster, by where its memory lies. What can be switched on is switched on for the one of two
+//! servers, and then for the other ([`compare_switched`]).
 
+use crate::content::Random;
 use crate::cpu::{WORKERS, threads_ns};
 use crate::figures::{Figures, Limit};
 use crate::forebay::Forebay;
 use crate::load::{Load, Op, Outcome};
-use crate::table::{Centre, median};
-use anyhow::{Result, ensure};
+use crate::table::{Centre, median, trimmed_mean};
+use anyhow::Result;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -22,8 +23,6 @@ pub struct Plan {
     /// Bytes of the volume. The pool has four times as many, so that nothing is evicted, and the
     /// dirty lines stay below where writeback begins.
     pub volume_bytes: u64,
-    /// Seconds of a turn.
-    pub seconds: f64,
     /// Requests in flight.
     pub depth: u32,
     /// See [`Load::busy`].
@@ -72,7 +71,6 @@ impl Loaded {
         let mut load = Load::new(self.server.socket.clone(), "v".into());
         load.op = op;
         load.depth = self.plan.depth;
-        load.seconds = self.plan.seconds;
         load.busy = self.plan.busy;
         load.server_pid = Some(self.server.pid);
         load
@@ -84,28 +82,10 @@ impl Loaded {
     }
 
     /// Loads it for one turn.
-    fn turn(&self, op: Op) -> Result<Turn> {
-        let workers_ns = threads_ns(self.server.pid, WORKERS)?;
-        let outcome = self.load(op).run()?;
-        let workers_ns = threads_ns(self.server.pid, WORKERS)? - workers_ns;
-        Ok(Turn::new(&outcome, workers_ns))
-    }
-
-    /// One turn in a way, or as it is. In both cases it is loaded for the same time before, because
-    /// that alone changes what a request costs afterwards.
-    fn switched_turn(&self, op: Op, way: Option<&Switch<'_>>) -> Result<Turn> {
-        let begun = Instant::now();
-        let off = way.map(|way| (way.on)(&self.server)).transpose()?;
-        let took = begun.elapsed();
-        ensure!(took < SWITCH_TIME, "{took:?} to switch a way on");
+    fn turn(&self, op: Op, seconds: f64) -> Result<Outcome> {
         let mut load = self.load(op);
-        load.seconds = (SWITCH_TIME - took).as_secs_f64();
-        load.run()?;
-        // Writes to clean lines cost more.
-        self.fill()?;
-        let turn = self.turn(op)?;
-        off.map_or(Ok(()), |off| off())?;
-        Ok(turn)
+        load.seconds = seconds;
+        load.run()
     }
 }
 
@@ -137,24 +117,25 @@ impl Ways {
         Ok(())
     }
 
-    /// In each round, loads all servers in turn. Adds for each the medians over the rounds:
-    /// requests per second, the processor time of the whole server per request, and both relative
-    /// to the first server in the same round. The relative rate of a server is at least its
-    /// `share_min`.
+    /// In each round, loads all servers in turn, each for some seconds. Adds for each the medians
+    /// over the rounds: requests per second, the processor time of the whole server per request,
+    /// and both relative to the first server in the same round. The relative rate of a server is
+    /// at least its `share_min`.
     ///
     /// # Errors
     /// If a request fails.
     pub fn compare(
         &self,
         rounds: usize,
+        seconds: f64,
         op: Op,
         share_min: impl Fn(&str) -> f64,
         figures: &mut Figures,
     ) -> Result<()> {
-        let round = || self.servers.iter().map(|(_, server)| server.turn(op)).collect();
-        let rounds: Vec<Vec<Turn>> = (0..rounds).map(|_| round()).collect::<Result<_>>()?;
+        let round = || self.servers.iter().map(|(_, server)| server.turn(op, seconds)).collect();
+        let rounds: Vec<Vec<Outcome>> = (0..rounds).map(|_| round()).collect::<Result<_>>()?;
         for (at, (way, _)) in self.servers.iter().enumerate() {
-            let median_of = |figure: &dyn Fn(&Turn, &Turn) -> f64| {
+            let median_of = |figure: &dyn Fn(&Outcome, &Outcome) -> f64| {
                 let values: Vec<f64> = rounds.iter().map(|of| figure(&of[at], &of[0])).collect();
                 median(&values).unwrap_or(f64::NAN)
             };
@@ -162,23 +143,29 @@ impl Ways {
             let mut add = |what: String, value, limit| {
                 figures.add(format!("{op:?}, {way}, {what}"), value, limit);
             };
-            add("IOPS".to_owned(), median_of(&|turn, _| turn.rate), Limit::Information);
-            let share = median_of(&|turn, first| turn.rate / first.rate);
+            add("IOPS".to_owned(), median_of(&|turn, _| turn.iops), Limit::Information);
+            let share = median_of(&|turn, first| turn.iops / first.iops);
             add(format!("IOPS / {first}"), share, Limit::AtLeast(share_min(way)));
-            add("CPU us each".to_owned(), median_of(&|turn, _| turn.cpu_us), Limit::Information);
-            let cpu_share = median_of(&|turn, first| turn.cpu_us / first.cpu_us);
+            let cpu_us = |turn: &Outcome| turn.server_cpu_us_per_request.unwrap_or(f64::NAN);
+            let each = median_of(&|turn, _| cpu_us(turn));
+            add("CPU us each".to_owned(), each, Limit::Information);
+            let cpu_share = median_of(&|turn, first| cpu_us(turn) / cpu_us(first));
             add(format!("CPU / {first}"), cpu_share, Limit::Information);
         }
         Ok(())
     }
 }
 
-/// In each round, starts a server with `start`, and loads it in each of these ways, and before and
-/// after each as it is. Adds for each way the centre over the rounds, with its interval of 95 %, of
-/// the rate relative to the turns before and after it, and of the additional processor time of the
-/// workers per request: the cost of the data path, without what other threads do.
+/// In each round, starts two servers with `start`, and loads them in turn, for a [`SLICE`] each.
+/// Meanwhile each of these ways is switched on for the one, and then for the other. Adds for each
+/// way the centre over the rounds, with its interval of 95 %, of the rate relative to the other
+/// server, and of the additional processor time of the workers per request: the cost of the data
+/// path, without what other threads do.
 ///
-/// What a way costs depends on where the memory of a server lies, so one server would not do.
+/// On a machine with neighbours, what a request costs varies by some 6 %, as much between turns of
+/// two seconds as between turns of 20 ms. So longer turns measure no better, but many short ones
+/// do. That one server is faster than the other, by where its memory lies, cancels out: each has
+/// the way on once.
 ///
 /// # Errors
 /// If a server does not start, a request fails, or something cannot be switched.
@@ -189,33 +176,31 @@ pub fn compare_switched(
     ways: &[Switch<'_>],
     figures: &mut Figures,
 ) -> Result<()> {
-    let mut shares = vec![(Vec::new(), Vec::new()); ways.len()];
+    let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); ways.len()];
     for round in 0..rounds {
-        let server = start()?;
-        // The first turn of a server is not like the others.
-        server.switched_turn(op, None)?;
-        let mut before = server.switched_turn(op, None)?;
+        let random = Random::new(round as u64);
+        let mut pair = Pair { servers: [start()?, start()?], op, random };
+        pair.load(WARM_UP)?;
         for at in 0..ways.len() {
-            // No way is the first of every server.
+            // No way is the first of every pair.
             let at = (round + at) % ways.len();
-            let with = server.switched_turn(op, Some(&ways[at]))?;
-            let after = server.switched_turn(op, None)?;
-            let without = |figure: fn(&Turn) -> f64| f64::midpoint(figure(&before), figure(&after));
-            let (rates, workers) = &mut shares[at];
-            rates.push(with.rate / without(|turn| turn.rate));
-            workers.push(100.0 * (with.workers_us / without(|turn| turn.workers_us) - 1.0));
-            before = after;
+            let cost = pair.cost(&ways[at])?;
+            let Cost { rate, workers_more } = cost;
+            let name = ways[at].name;
+            eprintln!("{op:?}, round {round}, {name}: {workers_more:.1} %, rate {rate:.3}");
+            costs[at].push(cost);
         }
     }
-    for (way, (rates, workers)) in ways.iter().zip(&shares) {
+    for (way, costs) in ways.iter().zip(&costs) {
         let mut add = |what: &str, value, limit| {
             figures.add(format!("{op:?}, {}, {what}", way.name), value, limit);
         };
-        let Centre { value, low, high } = Centre::of(rates);
+        let centre = |of: fn(&Cost) -> f64| Centre::of(&costs.iter().map(of).collect::<Vec<_>>());
+        let Centre { value, low, high } = centre(|cost| cost.rate);
         add("rate", value, Limit::Information);
         add("rate, at least", low, Limit::Information);
         add("rate, at most", high, Limit::AtLeast(way.share_min));
-        let Centre { value, low, high } = Centre::of(workers);
+        let Centre { value, low, high } = centre(|cost| cost.workers_more);
         add("more CPU of workers, %", value, Limit::Information);
         add("more CPU of workers, at least %", low, Limit::AtMost(way.workers_more_max));
         add("more CPU of workers, at most %", high, Limit::Information);
@@ -223,14 +208,19 @@ pub fn compare_switched(
     Ok(())
 }
 
-/// The time between a turn and the filling for the next. A way is switched on at its beginning; an
-/// analysis with two phases of a second is in its last one at its end, and knows the load.
-pub const SWITCH_TIME: Duration = Duration::from_millis(2_600);
+/// For how long one of two servers is loaded before it is the turn of the other.
+const SLICE: Duration = Duration::from_millis(20);
+/// A server that was filled collects the memory of its pool in huge pages first.
+const WARM_UP: Duration = Duration::from_secs(5);
 
-/// A way that is switched on before a turn of a server.
+/// A way that is switched on while a server is loaded.
 pub struct Switch<'a> {
     /// Its name.
     pub name: &'static str,
+    /// How long it takes to have its full effect.
+    pub settle: Duration,
+    /// For how long its cost is measured on each of two servers, above zero.
+    pub turn: Duration,
     /// The minimum rate, relative to the server as it is. It is missed if the whole interval of the
     /// measured one is below.
     pub share_min: f64,
@@ -241,29 +231,101 @@ pub struct Switch<'a> {
     pub on: On<'a>,
 }
 
-/// Switches a way on for a server. It takes less than [`SWITCH_TIME`].
+/// Switches a way on for a server.
 pub type On<'a> = Box<dyn Fn(&Forebay) -> Result<Off<'a>> + 'a>;
 
 /// Switches off what a [`Switch`] has switched on.
 pub type Off<'a> = Box<dyn FnOnce() -> Result<()> + 'a>;
 
-/// What was measured in one turn.
+/// What a way costs.
 #[derive(Clone, Copy)]
-struct Turn {
-    /// Requests per second.
+struct Cost {
+    /// The rate relative to that of a server as it is.
     rate: f64,
-    /// Processor time of the whole server per request, in microseconds.
-    cpu_us: f64,
-    /// Of that, the time of workers.
-    workers_us: f64,
+    /// How much more processor time of the workers a request takes, in percent.
+    workers_more: f64,
 }
 
-impl Turn {
-    fn new(outcome: &Outcome, workers_ns: u64) -> Self {
-        Self {
-            rate: outcome.iops,
-            cpu_us: outcome.server_cpu_us_per_request.unwrap_or(f64::NAN),
-            workers_us: workers_ns as f64 / 1000.0 / outcome.requests as f64,
-        }
+/// Two servers that are loaded in turn.
+struct Pair {
+    servers: [Loaded; 2],
+    op: Op,
+    /// Chooses the order, and the blocks of each slice.
+    random: Random,
+}
+
+impl Pair {
+    /// What a way costs, on the average of both servers.
+    fn cost(&mut self, way: &Switch<'_>) -> Result<Cost> {
+        let [first, second] = [self.ratios_with(way, 0)?, self.ratios_with(way, 1)?];
+        // The way is in the numerator first, and in the denominator then.
+        let cost = |of: fn(&Ratios) -> f64| f64::midpoint(of(&first), -of(&second)).exp();
+        Ok(Cost { rate: cost(|of| of.rate), workers_more: 100.0 * (cost(|of| of.workers) - 1.0) })
     }
+
+    /// Loads both while a way is on for one of them.
+    fn ratios_with(&mut self, way: &Switch<'_>, server: usize) -> Result<Ratios> {
+        let off = (way.on)(&self.servers[server].server)?;
+        self.load(way.settle)?;
+        let ratios = self.load(way.turn)?;
+        off()?;
+        Ok(ratios)
+    }
+
+    /// Loads both, slice by slice.
+    fn load(&mut self, duration: Duration) -> Result<Ratios> {
+        let begun = Instant::now();
+        let (mut rates, mut workers) = (Vec::new(), Vec::new());
+        while begun.elapsed() < duration {
+            let slices = self.slices()?;
+            rates.push(slices.rate);
+            workers.push(slices.workers);
+        }
+        Ok(Ratios { rate: trimmed_mean(&rates), workers: trimmed_mean(&workers) })
+    }
+
+    /// Loads each for one slice. What its workers do in that of the other counts too. The order is
+    /// left to chance: what takes a processor away at regular times meets both alike.
+    fn slices(&mut self) -> Result<Ratios> {
+        let mut outcomes = [Slice::default(); 2];
+        let before = self.workers_ns()?;
+        let first = self.random.below(2) as usize;
+        for at in [first, 1 - first] {
+            let mut load = self.servers[at].load(self.op);
+            // Otherwise all slices would read and write the same blocks.
+            load.seed = self.random.next_u64();
+            load.seconds = SLICE.as_secs_f64();
+            let outcome = load.run()?;
+            outcomes[at] = Slice { rate: outcome.iops, requests: outcome.requests as f64 };
+        }
+        let after = self.workers_ns()?;
+        let workers = [0, 1].map(|at| (after[at] - before[at]) as f64 / outcomes[at].requests);
+        Ok(Ratios {
+            rate: (outcomes[0].rate / outcomes[1].rate).ln(),
+            workers: (workers[0] / workers[1]).ln(),
+        })
+    }
+
+    /// Processor time that the workers of each have used so far, in nanoseconds.
+    fn workers_ns(&self) -> Result<[u64; 2]> {
+        let [one, other] = &self.servers;
+        Ok([threads_ns(one.pid(), WORKERS)?, threads_ns(other.pid(), WORKERS)?])
+    }
+}
+
+/// The logarithms of what one server has, relative to the other.
+struct Ratios {
+    /// Requests per second.
+    rate: f64,
+    /// Processor time of the workers per request.
+    workers: f64,
+}
+
+/// What was measured in one slice.
+#[derive(Clone, Copy, Default)]
+struct Slice {
+    /// Requests per second.
+    rate: f64,
+    /// Requests that were answered.
+    requests: f64,
 }

@@ -38,13 +38,13 @@ const READ_SHARE_MIN: f64 = 0.9;
 
 fn main() -> Result<ExitCode> {
     let Arguments { programs, rounds, seconds, depth } = Arguments::parse();
-    let mut ways = Ways::new(Plan { volume_bytes: VOLUME_BYTES, seconds, depth, busy: false });
+    let mut ways = Ways::new(Plan { volume_bytes: VOLUME_BYTES, depth, busy: false });
     for way in ["off", "checksum", "parity"] {
         ways.start(&programs, way, "", &["--ecc", way])?;
     }
     let mut figures = Figures::default();
-    ways.compare(rounds, Op::Write, |_| WRITE_SHARE_MIN, &mut figures)?;
-    ways.compare(rounds, Op::Read, |_| READ_SHARE_MIN, &mut figures)?;
+    ways.compare(rounds, seconds, Op::Write, |_| WRITE_SHARE_MIN, &mut figures)?;
+    ways.compare(rounds, seconds, Op::Read, |_| READ_SHARE_MIN, &mut figures)?;
     println!("requests of 4 KiB that hit, medians of {rounds} rounds");
     Ok(figures.print())
 }

@@ -3,10 +3,10 @@
 //! Servers over volumes in memory and in write-back, with a pool that holds the whole volume, are
 //! loaded in each of these ways: as they are; learning the time of the day, and polled once a
 //! second for metrics, status, statistics and history; running an analysis of the benefit beside
-//! that, whose held-out requests miss; recording a trace; and with all of this at once. Before and
-//! after each turn there is one with none of it, and only these are compared. Each round starts
-//! another server, whose worker shares a processor with no other thread. Prints the centre over
-//! the rounds and its interval. A missed limit exits with 1.
+//! that, whose held-out requests miss; recording a trace; and with all of this at once. Two servers
+//! are loaded in turn, for some milliseconds each, and only one of them is in such a way. Each
+//! round starts others, whose workers share a processor with no other thread. Prints the centre
+//! over the rounds and its interval. A missed limit exits with 1.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -32,9 +32,8 @@ struct Arguments {
     /// Rounds.
     #[arg(long, default_value_t = 12)]
     rounds: usize,
-    /// Seconds of each turn. By default, the time from one window to the next in which the
-    /// analysis holds out regions, so that each turn has as much of them.
-    #[arg(long, default_value_t = 6.25)]
+    /// For how many seconds each way without an analysis is on for each server.
+    #[arg(long, default_value_t = 3.0)]
     seconds: f64,
     /// Only this way: off, on, analyzed, recorded or everything. May be given several times.
     #[arg(long = "way")]
@@ -54,18 +53,23 @@ const VOLUME_BYTES: u64 = 512 << 20;
 /// Options of the volume. Lines that are destaged because of their age, more in one turn than in
 /// the next, would cost more than what is measured.
 const OPTIONS: &str = ",learn=no,write-back-iops=1";
-/// How much more processor time of the workers a request may take, in percent. Reads or writes with
-/// everything have missed it, not the same on each machine.
+/// How much more processor time of the workers a request may take, in percent.
 const WORKERS_MORE_MAX: f64 = 3.0;
 /// The minimum rate relative to that with nothing switched on.
 const SHARE_MIN: f64 = 0.97;
 /// The same during a recording. One more thread of the server, and the client that takes the trace,
 /// use the processors of the load.
-const RECORDED_SHARE_MIN: f64 = 0.9;
+const RECORDED_SHARE_MIN: f64 = 0.95;
 /// The command that starts an analysis. Its last phase has intervals of 25 s, each with four
-/// windows.
+/// windows in which it holds out regions.
 const ANALYSIS: [&str; 8] =
     ["analyze", "start", "--measure", "1s", "--learn", "1s", "--accelerate", "20m"];
+/// The mean time from one of its windows to the next.
+const ANALYSIS_TURN: Duration = Duration::from_millis(6_250);
+/// An analysis is in its last phase then, and knows the load.
+const ANALYSIS_SETTLE: Duration = Duration::from_millis(2_600);
+/// The other ways, and what ends a way, have their effect then.
+const SETTLE: Duration = Duration::from_millis(500);
 /// A recording that is longer and larger than the measurement needs.
 const RECORDING: &str = r#"{"volumes":["v"],"seconds":3600,"max_bytes":1099511627776}"#;
 /// How long the server may refuse a recording because the former one has not ended.
@@ -79,7 +83,9 @@ const QUESTIONS: [&str; 5] =
 fn main() -> Result<ExitCode> {
     let Arguments { programs, rounds, seconds, ways: selected, op, depth } = Arguments::parse();
     ensure!(rounds >= ROUNDS_MIN, "{rounds} rounds are too few: give at least {ROUNDS_MIN}");
-    let plan = Plan { volume_bytes: VOLUME_BYTES, seconds, depth, busy: true };
+    let turn = Duration::try_from_secs_f64(seconds).context("--seconds")?;
+    ensure!(!turn.is_zero(), "--seconds 0: nothing would be measured");
+    let plan = Plan { volume_bytes: VOLUME_BYTES, depth, busy: true };
     let apart = Apart::of_this_thread()?;
     let start = || {
         let server = Loaded::start(plan, &programs, OPTIONS, &[])?;
@@ -88,6 +94,8 @@ fn main() -> Result<ExitCode> {
     };
     let switch = |name, parts: &'static [Part], share_min| Switch {
         name,
+        settle: SETTLE,
+        turn,
         share_min,
         workers_more_max: WORKERS_MORE_MAX,
         on: Box::new(move |server: &Forebay| {
@@ -99,9 +107,9 @@ fn main() -> Result<ExitCode> {
     let mut switches = vec![
         switch("off", &[], SHARE_MIN),
         switch("on", &[learn, poll], SHARE_MIN),
-        switch("analyzed", &[learn, poll, analyze], SHARE_MIN),
+        with_analysis(switch("analyzed", &[learn, poll, analyze], SHARE_MIN)),
         switch("recorded", &[record], RECORDED_SHARE_MIN),
-        switch("everything", &[learn, poll, analyze, record], RECORDED_SHARE_MIN),
+        with_analysis(switch("everything", &[learn, poll, analyze, record], RECORDED_SHARE_MIN)),
     ];
     for way in &selected {
         let is_known = switches.iter().any(|switch| switch.name == way);
@@ -114,6 +122,11 @@ fn main() -> Result<ExitCode> {
     }
     println!("requests of 4 KiB that hit, centres of {rounds} rounds with their intervals of 95 %");
     Ok(figures.print())
+}
+
+/// A way with an analysis: it takes longer to begin, and is on for one of its windows.
+fn with_analysis(way: Switch<'_>) -> Switch<'_> {
+    Switch { settle: ANALYSIS_SETTLE, turn: ANALYSIS_TURN, ..way }
 }
 
 /// Switches a part of a way on.
@@ -151,7 +164,7 @@ fn poll(server: &Forebay) -> Result<Off<'static>> {
     }))
 }
 
-/// Runs an analysis. It is in its last phase when the turn begins.
+/// Runs an analysis.
 fn analyze(server: &Forebay) -> Result<Off<'static>> {
     let control = server.control_socket();
     server.command(&ANALYSIS)?;
