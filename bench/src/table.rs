@@ -12,16 +12,6 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The mean of `values` without the tenth of them that is largest, and the one that is smallest.
-/// NaN if there are none.
-pub fn trimmed_mean(values: &[f64]) -> f64 {
-    let mut sorted: Vec<f64> = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let outside = sorted.len() / 10;
-    let kept = &sorted[outside..sorted.len() - outside];
-    kept.iter().sum::<f64>() / kept.len() as f64
-}
-
 /// The centre of figures that vary by chance, and the interval that holds it with about 95 %; with
 /// less if there are fewer than six.
 ///
@@ -142,14 +132,6 @@ mod tests {
         assert_eq!(median(&[3.0]), Some(3.0));
         assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 9.0]), Some(3.0));
-    }
-
-    #[test]
-    fn a_trimmed_mean_ignores_what_is_far_off_on_both_sides() {
-        assert!(trimmed_mean(&[]).is_nan());
-        assert_eq!(trimmed_mean(&[1.0, 4.0]), 2.5);
-        let figures = [5.0, 1e9, 1.0, 2.0, 3.0, -1e9, 4.0, 6.0, 7.0, 8.0];
-        assert_eq!(trimmed_mean(&figures), 4.5);
     }
 
     #[test]

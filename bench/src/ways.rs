@@ -1,18 +1,18 @@
 //! Servers that take turns under the same load in different ways, so that other load on the machine
 //! affects all of them.
 //!
-//! What can only be chosen at the start distinguishes servers, and the first is what the others are
-//! compared with ([`Ways::compare`]). Of two servers with the same options one may be a tenth
-//! faster, by where its memory lies. What can be switched on is switched on for the one of two
-//! servers, and then for the other ([`compare_switched`]).
+//! What can only be chosen at the start is compared between servers, each with the first
+//! ([`Ways::compare`]). Of two servers with the same options one may be a tenth faster, by where its
+//! memory lies. What can be switched on is switched on for one of two servers, and then for the
+//! other ([`compare_switched`]).
 
 use crate::content::Random;
 use crate::cpu::{WORKERS, threads_ns};
 use crate::figures::{Figures, Limit};
 use crate::forebay::Forebay;
 use crate::load::{Load, Op, Outcome};
-use crate::table::{Centre, median, trimmed_mean};
-use anyhow::Result;
+use crate::table::{Centre, median};
+use anyhow::{Result, ensure};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -156,16 +156,17 @@ impl Ways {
     }
 }
 
-/// In each round, starts two servers with `start`, and loads them in turn, for a [`SLICE`] each.
+/// In each round, starts two servers with `start`, and loads them in turn, for 20 ms each.
 /// Meanwhile each of these ways is switched on for the one, and then for the other. Adds for each
 /// way the centre over the rounds, with its interval of 95 %, of the rate relative to the other
 /// server, and of the additional processor time of the workers per request: the cost of the data
-/// path, without what other threads do.
+/// path, without what other threads do. What these do while the other server is loaded slows that
+/// one too, so the relative rate shows less than the full cost.
 ///
-/// On a machine with neighbours, what a request costs varies by some 6 %, as much between turns of
-/// two seconds as between turns of 20 ms. So longer turns measure no better, but many short ones
-/// do. That one server is faster than the other, by where its memory lies, cancels out: each has
-/// the way on once.
+/// On a machine shared with other virtual machines, what a request costs varies by some 6 %, as
+/// much between turns of two seconds as between turns of 20 ms. So longer turns measure no better,
+/// but many short ones do. That one server is faster than the other, by where its memory lies,
+/// cancels out: each has the way on once.
 ///
 /// # Errors
 /// If a server does not start, a request fails, or something cannot be switched.
@@ -179,7 +180,7 @@ pub fn compare_switched(
     let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); ways.len()];
     for round in 0..rounds {
         let random = Random::new(round as u64);
-        let mut pair = Pair { servers: [start()?, start()?], op, random };
+        let mut pair = Pair { servers: [start()?, start()?], op, first: round % 2, random };
         pair.load(WARM_UP)?;
         for at in 0..ways.len() {
             // No way is the first of every pair.
@@ -187,7 +188,7 @@ pub fn compare_switched(
             let cost = pair.cost(&ways[at])?;
             let Cost { rate, workers_more } = cost;
             let name = ways[at].name;
-            eprintln!("{op:?}, round {round}, {name}: {workers_more:.1} %, rate {rate:.3}");
+            eprintln!("{op:?}, round {round}, {name}: rate {rate:.3}, {workers_more:+.1} % CPU");
             costs[at].push(cost);
         }
     }
@@ -210,7 +211,7 @@ pub fn compare_switched(
 
 /// For how long one of two servers is loaded before it is the turn of the other.
 const SLICE: Duration = Duration::from_millis(20);
-/// A server that was filled collects the memory of its pool in huge pages first.
+/// After it is filled, a server first moves its pool into huge pages.
 const WARM_UP: Duration = Duration::from_secs(5);
 
 /// A way that is switched on while a server is loaded.
@@ -246,21 +247,34 @@ struct Cost {
     workers_more: f64,
 }
 
+impl Cost {
+    /// From the ratios while the way was on for the server in the numerator, and for the one in the
+    /// denominator.
+    fn of(numerator: Ratios, denominator: Ratios) -> Self {
+        let cost = |of: fn(&Ratios) -> f64| f64::midpoint(of(&numerator), -of(&denominator)).exp();
+        Self { rate: cost(|of| of.rate), workers_more: 100.0 * (cost(|of| of.workers) - 1.0) }
+    }
+}
+
 /// Two servers that are loaded in turn.
 struct Pair {
     servers: [Loaded; 2],
     op: Op,
-    /// Chooses the order, and the blocks of each slice.
+    /// Which of them has each way on first.
+    first: usize,
+    /// Chooses the order and the blocks of the slices.
     random: Random,
 }
 
 impl Pair {
     /// What a way costs, on the average of both servers.
     fn cost(&mut self, way: &Switch<'_>) -> Result<Cost> {
-        let [first, second] = [self.ratios_with(way, 0)?, self.ratios_with(way, 1)?];
-        // The way is in the numerator first, and in the denominator then.
-        let cost = |of: fn(&Ratios) -> f64| f64::midpoint(of(&first), -of(&second)).exp();
-        Ok(Cost { rate: cost(|of| of.rate), workers_more: 100.0 * (cost(|of| of.workers) - 1.0) })
+        let mut ratios = [Ratios::default(); 2];
+        for server in [self.first, 1 - self.first] {
+            ratios[server] = self.ratios_with(way, server)?;
+        }
+        let [numerator, denominator] = ratios;
+        Ok(Cost::of(numerator, denominator))
     }
 
     /// Loads both while a way is on for one of them.
@@ -272,38 +286,38 @@ impl Pair {
         Ok(ratios)
     }
 
-    /// Loads both, slice by slice.
+    /// Loads both, slice by slice. What the workers of one do in the slices of the other counts too.
     fn load(&mut self, duration: Duration) -> Result<Ratios> {
         let begun = Instant::now();
-        let (mut rates, mut workers) = (Vec::new(), Vec::new());
-        while begun.elapsed() < duration {
-            let slices = self.slices()?;
-            rates.push(slices.rate);
-            workers.push(slices.workers);
-        }
-        Ok(Ratios { rate: trimmed_mean(&rates), workers: trimmed_mean(&workers) })
-    }
-
-    /// Loads each for one slice. What its workers do in that of the other counts too. The order is
-    /// left to chance: what takes a processor away at regular times meets both alike.
-    fn slices(&mut self) -> Result<Ratios> {
-        let mut outcomes = [Slice::default(); 2];
+        let mut sums = [Sums::default(); 2];
         let before = self.workers_ns()?;
-        let first = self.random.below(2) as usize;
-        for at in [first, 1 - first] {
-            let mut load = self.servers[at].load(self.op);
-            // Otherwise all slices would read and write the same blocks.
-            load.seed = self.random.next_u64();
-            load.seconds = SLICE.as_secs_f64();
-            let outcome = load.run()?;
-            outcomes[at] = Slice { rate: outcome.iops, requests: outcome.requests as f64 };
+        while begun.elapsed() < duration {
+            // The order is random, so that what takes a processor away at regular times affects
+            // both alike.
+            let first = self.random.below(2) as usize;
+            for at in [first, 1 - first] {
+                let outcome = self.slice(at)?;
+                sums[at].requests += outcome.requests as f64;
+                sums[at].seconds += outcome.seconds;
+            }
         }
         let after = self.workers_ns()?;
-        let workers = [0, 1].map(|at| (after[at] - before[at]) as f64 / outcomes[at].requests);
-        Ok(Ratios {
-            rate: (outcomes[0].rate / outcomes[1].rate).ln(),
-            workers: (workers[0] / workers[1]).ln(),
-        })
+        let workers = [0, 1].map(|at| (after[at] - before[at]) as f64 / sums[at].requests);
+        let rates = sums.map(|of| of.requests / of.seconds);
+        let of =
+            Ratios { rate: (rates[0] / rates[1]).ln(), workers: (workers[0] / workers[1]).ln() };
+        ensure!(of.rate.is_finite() && of.workers.is_finite(), "nothing was done in {duration:?}");
+        Ok(of)
+    }
+
+    /// Loads one for one slice.
+    fn slice(&mut self, at: usize) -> Result<Outcome> {
+        let mut load = self.servers[at].load(self.op);
+        // Otherwise all slices would read and write the same blocks.
+        load.seed = self.random.next_u64();
+        load.seconds = SLICE.as_secs_f64();
+        load.server_pid = None;
+        load.run()
     }
 
     /// Processor time that the workers of each have used so far, in nanoseconds.
@@ -314,6 +328,7 @@ impl Pair {
 }
 
 /// The logarithms of what one server has, relative to the other.
+#[derive(Clone, Copy, Default)]
 struct Ratios {
     /// Requests per second.
     rate: f64,
@@ -321,11 +336,24 @@ struct Ratios {
     workers: f64,
 }
 
-/// What was measured in one slice.
+/// The sums over the slices of one server.
 #[derive(Clone, Copy, Default)]
-struct Slice {
-    /// Requests per second.
-    rate: f64,
-    /// Requests that were answered.
+struct Sums {
     requests: f64,
+    seconds: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_one_server_is_slower_than_the_other_cancels_out() {
+        // The first needs a tenth more time than the second, and the way a twentieth.
+        let [slower, way] = [1.1_f64, 1.05];
+        let ratios = |workers: f64| Ratios { rate: -workers.ln(), workers: workers.ln() };
+        let cost = Cost::of(ratios(slower * way), ratios(slower / way));
+        assert!((cost.workers_more - 5.0).abs() < 1e-9, "{}", cost.workers_more);
+        assert!((cost.rate - 1.0 / way).abs() < 1e-9, "{}", cost.rate);
+    }
 }

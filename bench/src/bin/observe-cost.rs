@@ -4,9 +4,9 @@
 //! loaded in each of these ways: as they are; learning the time of the day, and polled once a
 //! second for metrics, status, statistics and history; running an analysis of the benefit beside
 //! that, whose held-out requests miss; recording a trace; and with all of this at once. Two servers
-//! are loaded in turn, for some milliseconds each, and only one of them is in such a way. Each
-//! round starts others, whose workers share a processor with no other thread. Prints the centre
-//! over the rounds and its interval. A missed limit exits with 1.
+//! are loaded in turn, for some milliseconds each, and only one of them is in such a way. Their
+//! workers have a processor of their own. Each round starts others. Prints the centre over the
+//! rounds and its interval. A missed limit exits with 1.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -68,7 +68,7 @@ const ANALYSIS: [&str; 8] =
 const ANALYSIS_TURN: Duration = Duration::from_millis(6_250);
 /// An analysis is in its last phase then, and knows the load.
 const ANALYSIS_SETTLE: Duration = Duration::from_millis(2_600);
-/// The other ways, and what ends a way, have their effect then.
+/// The other ways have their full effect by then, and so has the end of a way.
 const SETTLE: Duration = Duration::from_millis(500);
 /// A recording that is longer and larger than the measurement needs.
 const RECORDING: &str = r#"{"volumes":["v"],"seconds":3600,"max_bytes":1099511627776}"#;
@@ -190,6 +190,7 @@ fn record(server: &Forebay) -> Result<Off<'static>> {
     let end = stream.try_clone()?;
     let taker = thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
     Ok(Box::new(move || {
+        ensure!(!taker.is_finished(), "a recording ended too early");
         end.shutdown(Shutdown::Both)?;
         let bytes = taker.join().map_err(|_| anyhow::anyhow!("a recording panicked"))??;
         ensure!(bytes > RECORDED_BYTES_MIN, "a trace has only {bytes} bytes");
