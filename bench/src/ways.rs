@@ -2,8 +2,8 @@
 //! affects all of them.
 //!
 //! What can only be chosen at the start is compared between servers, each with the first
-//! ([`Ways::compare`]). Of two servers with the same options one may be a tenth faster, by where its
-//! memory lies. What can be switched on is switched on for one of two servers, and then for the
+//! ([`Ways::compare`]). Of two servers with the same options one may be a tenth faster, by where
+//! its memory lies. What can be switched on is switched on for one of two servers, and then for the
 //! other ([`compare_switched`]).
 
 use crate::content::Random;
@@ -286,7 +286,7 @@ impl Pair {
         Ok(ratios)
     }
 
-    /// Loads both, slice by slice. What the workers of one do in the slices of the other counts too.
+    /// Loads both, slice by slice. What the workers of one do in slices of the other counts too.
     fn load(&mut self, duration: Duration) -> Result<Ratios> {
         let begun = Instant::now();
         let mut sums = [Sums::default(); 2];
