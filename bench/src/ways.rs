@@ -304,10 +304,9 @@ impl Pair {
         let after = self.workers_ns()?;
         let workers = [0, 1].map(|at| (after[at] - before[at]) as f64 / sums[at].requests);
         let rates = sums.map(|of| of.requests / of.seconds);
-        let of =
-            Ratios { rate: (rates[0] / rates[1]).ln(), workers: (workers[0] / workers[1]).ln() };
-        ensure!(of.rate.is_finite() && of.workers.is_finite(), "nothing was done in {duration:?}");
-        Ok(of)
+        let [rate, workers] = [rates, workers].map(|[one, other]| (one / other).ln());
+        ensure!(rate.is_finite() && workers.is_finite(), "nothing was done in {duration:?}");
+        Ok(Ratios { rate, workers })
     }
 
     /// Loads one for one slice.
