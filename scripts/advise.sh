@@ -22,6 +22,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 forebay=${FOREBAY:-$(target_dir)/release/forebay}
 [[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
 need nbdfuse=libnbd-bin fusermount3=fuse3 fio=fio jq=jq
+[[ -d /sys/kernel/tracing/events/block ]] ||
+  fail "no events of block devices: run mount -t tracefs tracefs /sys/kernel/tracing"
 
 # The loads: the memory that the cache may have (auto: as advised), and fio's options for each job,
 # jobs separated by a bar.
