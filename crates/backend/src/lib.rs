@@ -39,7 +39,7 @@ pub use io::{Buffer, Completion, CompletionSink, Io, IoKind};
 pub use log::LogLimiter;
 pub use memory::{MemoryBackend, MemoryError, saved_memory_bytes};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
-pub use open::{OpenError, OpenOptions, allocated_bytes, check, open, plain_path};
+pub use open::{OpenError, OpenOptions, allocated_bytes, check, identity_of, open, plain_path};
 pub use presence::Displaced;
 pub use spec::SpecError;
 

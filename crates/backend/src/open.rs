@@ -19,7 +19,7 @@
 //! in a model. The part before the first colon or parenthesis distinguishes a name from a path: a
 //! file called `memory:1GiB` is opened as `./memory:1GiB` or `file:memory:1GiB`.
 
-use crate::file::{FileBackend, FileError};
+use crate::file::{self, FileBackend, FileError};
 use crate::layers::{BlocksError, TraceError, VolatileError};
 use crate::memory::MemoryError;
 use crate::model::ModelError;
@@ -142,6 +142,16 @@ pub fn plain_path(spec: &str) -> Option<&Path> {
     let is_path = backing::scheme_of(spec).is_none_or(|scheme| scheme == "file");
     let is_plain = is_path && matches!(split_layer(spec), Ok(None));
     is_plain.then(|| path_of(spec).ok()).flatten()
+}
+
+/// The identity of the file or block device that `spec` names, below its layers, as in
+/// [`Description::identity`](crate::Description); `None` if it names none that exists.
+pub fn identity_of(spec: &str) -> Option<String> {
+    let mut rest = spec;
+    while let Some((_, _, inner)) = split_layer(rest).ok()? {
+        rest = inner;
+    }
+    file::identity_at(plain_path(rest)?)
 }
 
 /// Checks that the file or block device that `spec` names exists, without opening it. Layers above

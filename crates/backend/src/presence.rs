@@ -9,6 +9,9 @@ pub enum Displaced {
     /// The path does not exist.
     #[error("it was deleted")]
     Deleted,
+    /// The path does not exist, but the file or device does, under another name.
+    #[error("it was renamed or moved")]
+    Moved,
     /// The path leads to another file or device.
     #[error("another file or device has taken its place")]
     Replaced,

@@ -38,7 +38,8 @@ impl Source {
     /// The file cannot be read, or the settings are invalid.
     pub fn load(&self) -> ConfigResult<Config> {
         let below = self.file.as_deref().map(read_file).transpose()?.unwrap_or_default();
-        Config::new(self.options.clone().over(below)?, self.clone())
+        let config = Config::new(self.options.clone().over(below)?, self.clone());
+        config.map_err(|error| if self.file.is_some() { error.for_file() } else { error })
     }
 }
 

@@ -1,6 +1,8 @@
 //! Configuration errors: kind, position, message and remedy.
 
-use forebay_types::{Blame, Fault, Remedy, Shown};
+use forebay_types::{
+    Action, Alternative, Blame, Fault, PROGRAM_SETTINGS, Remedy, Setting, Shown, VOLUME_SETTINGS,
+};
 use std::{error::Error, fmt, io, sync::Arc};
 
 /// The result of parsing or checking a part of the configuration.
@@ -117,6 +119,23 @@ impl ConfigError {
     /// Adds the position, unless the error already has one, which is more exact.
     pub(crate) fn at(mut self, position: impl FnOnce() -> Position) -> Self {
         self.position.get_or_insert_with(position);
+        self.for_file()
+    }
+
+    /// Words the remedy as the configuration file is written: `mode = "bypass"` instead of
+    /// `mode=bypass`.
+    pub(crate) fn for_file(mut self) -> Self {
+        let mut reworded = self.remedy.alternatives().map(|alternative| match alternative {
+            Alternative::Text(text) => Alternative::from(for_file(text)),
+            Alternative::Act(Action::Set { setting, value }) => {
+                let setting = Setting::find(setting, &PROGRAM_SETTINGS);
+                let key = setting.map_or("volume", |setting| setting.key);
+                format!("write {}", assignment(key, setting, value)).into()
+            }
+            Alternative::Act(other) => other.clone().into(),
+        });
+        let first = reworded.next().expect("a remedy has at least one alternative");
+        self.remedy = reworded.fold(Remedy::from(first), Remedy::or);
         self
     }
 
@@ -156,9 +175,57 @@ impl Fault for ConfigError {
     }
 }
 
+/// A setting with its value, as in the configuration file.
+fn assignment(key: &str, setting: Option<&Setting>, value: &str) -> String {
+    match value {
+        "yes" | "no" if setting.is_some_and(Setting::is_switch) => {
+            format!("{key} = {}", value == "yes")
+        }
+        _ => format!("{key} = {value:?}"),
+    }
+}
+
+/// Rewords each word of the form `KEY=VALUE,KEY=VALUE` whose keys are known.
+fn for_file(text: &str) -> String {
+    let pair = |text: &str| {
+        let (key, value) = text.split_once('=')?;
+        let of_volume = Setting::find(key, &VOLUME_SETTINGS);
+        let setting = of_volume.or_else(|| Setting::find(key, &PROGRAM_SETTINGS))?;
+        (!value.is_empty()).then(|| assignment(key, Some(setting), value))
+    };
+    let words = text.split(' ').map(|word| {
+        let (pairs, end) = word.split_at(word.trim_end_matches([',', ':', ';']).len());
+        let pairs: Option<Vec<_>> = pairs.split(',').map(pair).collect();
+        pairs.map_or_else(|| word.to_owned(), |pairs| pairs.join(" and ") + end)
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_remedy_for_a_file_is_written_as_in_a_file() {
+        for (text, reworded) in [
+            ("use bypass", "use bypass"),
+            ("write read-only=yes or read-only=no", "write read-only = true or read-only = false"),
+            (
+                "write protection=journal,journal=PATH or protection=ups to keep them, \
+                 protection=none,accept-loss=yes to accept that, or use mode=write-through",
+                "write protection = \"journal\" and journal = \"PATH\" or protection = \"ups\" to \
+                 keep them, protection = \"none\" and accept-loss = true to accept that, or use \
+                 mode = \"write-through\"",
+            ),
+            ("as in NAME=BACKING", "as in NAME=BACKING"),
+            ("xmode=a", "xmode=a"),
+        ] {
+            assert_eq!(for_file(text), reworded);
+            assert_eq!(for_file(reworded), reworded, "a second time");
+        }
+        let error = ConfigError::new(Mistake::Value, "none", Action::set("ups", "NAME@HOST:PORT"));
+        assert_eq!(error.for_file().explained(), "none: write ups = \"NAME@HOST:PORT\"");
+    }
 
     #[test]
     fn positions_count_lines_and_characters_from_one() {

@@ -17,7 +17,7 @@
 use crate::{
     ConfigError, ConfigResult, Mistake, Position, Settings, VolumeChange, VolumeSpec,
     layer::{duplicate_name, unknown_setting},
-    words::{listed, yes_no},
+    words::{instead_of, yes_no},
 };
 use forebay_types::{PROGRAM_SETTINGS, Remedy, Setting, VOLUME_KEYS};
 use std::{collections::HashSet, ops::Range};
@@ -130,7 +130,10 @@ impl Document<'_> {
             return Ok(());
         };
         let message = format!("unknown volume setting '{}'", key.get_ref());
-        let help = format!("the settings are {}", listed(&known, "and"));
+        let help = match Setting::find(key.get_ref(), &PROGRAM_SETTINGS) {
+            Some(_) => "it is a setting of the server: write it above the first [[volume]]".into(),
+            None => instead_of(key.get_ref(), known),
+        };
         let error = self.error(key.span(), Mistake::UnknownKey, &message, help);
         Err(match table.get("name").map(Spanned::get_ref) {
             Some(DeValue::String(name)) => error.about(format_args!("volume '{name}'")),

@@ -113,32 +113,40 @@ fn a_single_listener_needs_no_brackets() {
 fn mistakes_are_reported_with_position_and_remedy() {
     let volume = "[[volume]]\nname = 'a'\nbacking = '/x'\n";
     for (text, sentence) in [
-        ("memory = '1GiB'\nmemry = 1", "f.toml:2:1: unknown setting 'memry': the settings are "),
+        (
+            "memory = '1GiB'\nmemry = 1",
+            "f.toml:2:1: unknown setting 'memry': did you mean 'memory'?",
+        ),
         ("memory =", "f.toml:1:9: "),
         ("memory = '1GiB'\nmemory = '2GiB'", "f.toml:2:1: duplicate key"),
-        ("  memory = '1GB'", "f.toml:1:12: invalid memory size '1GB': write auto, or a size"),
+        ("  memory = '1GB'", "f.toml:1:12: invalid memory size '1GB': units are powers of 1024"),
         ("memory = 1.5", "f.toml:1:10: memory cannot be of the type float: write it as text"),
         ("memory = 5", "f.toml:1:10: memory 5B is too little for a cache: give at least 32MiB"),
         ("workers = 0x10", "f.toml:1:11: workers cannot be of the type integer"),
         ("nbd = [\n 'tcp:x:1',\n 'tcp:x']", "f.toml:3:2: listener 'tcp:x' has no port"),
         ("io = ['auto']", "f.toml:1:6: io cannot be of the type array: write it as text, io ="),
         ("state = ''", "f.toml:1:9: state \"\" is not a path"),
+        ("state = '~/x'", "f.toml:1:9: state \"~/x\" begins with ~, which only a shell replaces"),
+        ("mode = 'bypass'", "f.toml:1:1: unknown setting 'mode': it is a setting of a volume"),
         ("volume = 3", "f.toml:1:10: volume is not a list: write a section [[volume]]"),
         ("volume = [3]", "f.toml:1:11: not a volume section"),
         ("[[volume]]\nname = 'a'", "f.toml:1:1: the volume has no backing: add backing = "),
         ("[[volume]]\nbacking = 'a'", "f.toml:1:1: the volume has no name"),
         (
             "[[volume]]\nname = 'a'\nbakcing = '/x'",
-            "f.toml:3:1: volume 'a': unknown volume setting 'bakcing': the settings are name",
+            "f.toml:3:1: volume 'a': unknown volume setting 'bakcing': did you mean 'backing'?",
         ),
-        ("[[volume]]\nnmae = 'a'", "f.toml:2:1: unknown volume setting 'nmae': the settings are"),
+        (
+            "[[volume]]\nnmae = 'a'",
+            "f.toml:2:1: unknown volume setting 'nmae': did you mean 'name'?",
+        ),
         ("[[volume]]\nname = ''\nbacking = '/x'", "f.toml:2:8: volume name \"\" is empty"),
         ("[[volume]]\nname = 'a'\nbacking = ''", "f.toml:3:11: volume 'a': it has no backing"),
     ] {
         assert!(refused(text).starts_with(sentence), "{text}: {}", refused(text));
     }
     for (text, sentence) in [
-        ("mdoe = 'bypass'", "f.toml:4:1: volume 'a': unknown volume setting 'mdoe': the "),
+        ("mdoe = 'bypass'", "f.toml:4:1: volume 'a': unknown volume setting 'mdoe': did "),
         ("mode = 'fast'", "f.toml:4:8: volume 'a': unknown mode 'fast': use write-back, "),
         ("mode = 'write-back'", "f.toml:2:8: volume 'a': write-back without a protection"),
         ("protection = 'vault'", "f.toml:4:14: volume 'a': unknown protection 'vault': write"),
@@ -151,6 +159,12 @@ fn mistakes_are_reported_with_position_and_remedy() {
             "protection = 'journal'\njournal = '/x'",
             "f.toml:2:8: volume 'a': journal /x is also its backing: name another file",
         ),
+        (
+            "read-only = 'true'",
+            "f.toml:4:13: volume 'a': read-only='true' is neither yes nor no: write read-only = \
+             true or read-only = false",
+        ),
+        ("memory = '2GiB'", "f.toml:4:1: volume 'a': unknown volume setting 'memory': it is a "),
         (volume, "f.toml:5:8: two volumes are called 'a'"),
     ] {
         let text = format!("{volume}{text}");

@@ -1,6 +1,6 @@
 //! The setting `gather-below`: the size below which writes of a volume are gathered.
 
-use crate::{Auto, ConfigError, ConfigResult, Mistake};
+use crate::{Auto, ConfigError, ConfigResult, Mistake, words::size};
 use forebay_types::{SECTOR_BYTES, Size, limits::GATHER_BELOW_BYTES_MAX};
 
 /// Parses `gather-below`, in bytes; zero for no gathering.
@@ -9,25 +9,26 @@ pub(crate) fn gather_below(_: &str, text: &str) -> ConfigResult<Auto<u64>> {
         Err(ConfigError::new(mistake, format!("gather-below={message}"), remedy))
     };
     let most = Size(GATHER_BELOW_BYTES_MAX);
-    match (text, text.parse()) {
-        ("auto", _) => Ok(Auto::Auto),
-        ("off", _) => Ok(Auto::Set(0)),
-        (_, Ok(Size(0))) => {
+    match text {
+        "auto" => return Ok(Auto::Auto),
+        "off" => return Ok(Auto::Set(0)),
+        _ => {}
+    }
+    let message = || format!("gather-below='{text}' is not a size");
+    let remedy = || "write it like 64KiB or 1.5MiB, off or auto".to_owned();
+    match size(text, message, remedy)? {
+        Size(0) => {
             fail(Mistake::Value, format!("{text} gathers nothing"), "write gather-below=off".into())
         }
-        (_, Ok(size)) if size > most => {
+        size if size > most => {
             let remedy = format!("write a size of at most {most}");
             fail(Mistake::Limit, format!("{size} is more than the largest write"), remedy)
         }
-        (_, Ok(size)) if !size.0.is_multiple_of(SECTOR_BYTES) => {
+        size if !size.0.is_multiple_of(SECTOR_BYTES) => {
             let remedy = "write a size in whole sectors, as in 64KiB";
             fail(Mistake::Value, format!("{size} is not a multiple of 512 bytes"), remedy.into())
         }
-        (_, Ok(Size(bytes))) => Ok(Auto::Set(bytes)),
-        (_, Err(_)) => {
-            let remedy = "write it like 64KiB or 1.5MiB, off or auto";
-            fail(Mistake::Value, format!("'{text}' is not a size"), remedy.into())
-        }
+        Size(bytes) => Ok(Auto::Set(bytes)),
     }
 }
 
@@ -69,7 +70,7 @@ mod tests {
                 "700B is not a multiple of 512 bytes: write a size in whole sectors, as in 64KiB",
             ),
             ("33MiB", "33MiB is more than the largest write: write a size of at most 32MiB"),
-            ("64KB", "'64KB' is not a size: write it like 64KiB or 1.5MiB, off or auto"),
+            ("64KB", "'64KB' is not a size: units are powers of 1024, so write it like 64KiB"),
             ("", "'' is not a size: write it like 64KiB or 1.5MiB, off or auto"),
             ("none", "'none' is not a size: write it like 64KiB or 1.5MiB, off or auto"),
         ] {

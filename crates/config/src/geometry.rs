@@ -3,7 +3,10 @@
 //! All settings are optional; by default the reported values apply. A setting overrides the disk,
 //! which may report wrong values. A contradiction is not an error: a note in the status shows it.
 
-use crate::{ConfigError, ConfigResult, Mistake, words::yes_no};
+use crate::{
+    ConfigError, ConfigResult, Mistake,
+    words::{self, yes_no},
+};
 use forebay_types::{DiskGeometry, SECTOR_BYTES, Size, limits::STRIPE_BYTES_MAX};
 use std::fmt;
 
@@ -295,14 +298,9 @@ pub(crate) fn size(key: &str, text: &str) -> ConfigResult<Auto<u64>> {
         return Ok(Auto::Auto);
     }
     let none = if key == "stripe" { ", none" } else { "" };
-    text.parse().map(|Size(bytes)| Auto::Set(bytes)).map_err(|_| {
-        let message = format!("{key}='{text}' is not a size");
-        ConfigError::new(
-            Mistake::Value,
-            message,
-            format!("write it like 64KiB or 1.5MiB{none}, or auto"),
-        )
-    })
+    let message = || format!("{key}='{text}' is not a size");
+    let remedy = || format!("write it like 64KiB or 1.5MiB{none}, or auto");
+    words::size(text, message, remedy).map(|Size(bytes)| Auto::Set(bytes))
 }
 
 /// Parses `rotational`.

@@ -3,9 +3,9 @@
 use crate::{
     BackgroundMode, CacheRatio, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen,
     LogLevel, MemoryReserve, MemorySetting, MetricsAddress, Mistake, Percent, Seconds, Secret,
-    TcpAddress, TlsMode, Ups, VolumeSpec, Workers, volume::parsed, words::listed,
+    TcpAddress, TlsMode, Ups, VolumeSpec, Workers, volume::parsed, words::instead_of,
 };
-use forebay_types::PROGRAM_SETTINGS;
+use forebay_types::{PROGRAM_SETTINGS, Setting, VOLUME_SETTINGS};
 use std::{collections::HashSet, fmt, path::PathBuf};
 
 /// The message of `expect` for a setting that [`Settings::defaults`] sets.
@@ -135,6 +135,11 @@ fn path(key: &str, text: &str) -> ConfigResult<PathBuf> {
         let message = format!("{key} {text:?} is not a path");
         return Err(ConfigError::new(Mistake::Value, message, "name a file"));
     }
+    if text == "~" || text.starts_with("~/") {
+        let message = format!("{key} {text:?} begins with ~, which only a shell replaces");
+        let remedy = format!("write the whole path, or ./{text} for a folder of this name");
+        return Err(ConfigError::new(Mistake::Value, message, remedy));
+    }
     Ok(text.into())
 }
 
@@ -151,11 +156,14 @@ impl Settings {
 
 /// The error for a setting that does not exist.
 pub(crate) fn unknown_setting(key: &str) -> ConfigError {
-    let keys: Vec<_> = PROGRAM_SETTINGS.iter().map(|it| it.key).chain(["volume"]).collect();
+    let known = PROGRAM_SETTINGS.iter().map(|it| it.key).chain(["volume"]);
     ConfigError::new(
         Mistake::UnknownKey,
         format!("unknown setting '{key}'"),
-        format!("the settings are {}", listed(&keys, "and")),
+        match Setting::find(key, &VOLUME_SETTINGS) {
+            Some(_) => "it is a setting of a volume: write it below a [[volume]]".to_owned(),
+            None => instead_of(key, known),
+        },
     )
 }
 
@@ -203,6 +211,7 @@ impl fmt::Display for Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::listed;
     use forebay_types::{Fault, Size, limits};
 
     #[test]

@@ -61,4 +61,5 @@ pub use ups::{Percent, Seconds, Secret, Ups, UpsSettings, UpsSource};
 pub use volume::{
     BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, TlsUse, VolumeChange, VolumeSpec, check_volume_name,
 };
+pub use words::nearest;
 pub use write_back::{ReadLatency, WriteBackChange, WriteBackSpec};

@@ -4,7 +4,9 @@
 //! the system. A pool that exists already, held by a keeper, is never refused because of these
 //! rules: it may hold the only copy of acknowledged writes.
 
-use crate::{Bound, ConfigError, ConfigResult, MemInfo, MemorySetting, Mistake, ServerChange};
+use crate::{
+    Bound, ConfigError, ConfigResult, MemInfo, MemorySetting, Mistake, ServerChange, words,
+};
 use forebay_types::{Action, Fault, Remedy, Size, limits};
 use std::{fmt, str::FromStr};
 
@@ -63,13 +65,9 @@ impl FromStr for MemoryReserve {
         if text == "auto" {
             return Ok(Self::Auto);
         }
-        let size = text.parse::<Size>().map_err(|_| {
-            ConfigError::new(
-                Mistake::Value,
-                format!("invalid memory reserve '{text}'"),
-                "write auto, or a size like 500MiB, or 0",
-            )
-        })?;
+        let message = || format!("invalid memory reserve '{text}'");
+        let remedy = || "write auto, or a size like 500MiB, or 0".to_owned();
+        let size = words::size(text, message, remedy)?;
         Ok(Self::Bytes(size.bytes()))
     }
 }
@@ -426,7 +424,9 @@ impl Fault for MemoryError {
             }
             Self::NotAvailable { bytes, available, reserve_bytes }
             | Self::NoReserve { bytes, available, reserve_bytes } => {
-                let most = rounded(available.bytes.saturating_sub(*reserve_bytes));
+                // Half of what is free is what `auto` would take at most: the rest is needed by
+                // programs that are yet to start, and by the kernel.
+                let most = rounded(available.bytes.saturating_sub(*reserve_bytes) / 2);
                 let left_bytes = available.bytes.checked_sub(*bytes);
                 match (most >= least, left_bytes) {
                     (true, None) => memory(most).into(),

@@ -236,8 +236,8 @@ fn a_reserve_is_auto_or_a_size() {
     }
     assert_eq!("0".parse(), Ok(MemoryReserve::Bytes(0)));
     assert_eq!(
-        "500MB".parse::<MemoryReserve>().unwrap_err().explained(),
-        "invalid memory reserve '500MB': write auto, or a size like 500MiB, or 0"
+        "much".parse::<MemoryReserve>().unwrap_err().explained(),
+        "invalid memory reserve 'much': write auto, or a size like 500MiB, or 0"
     );
 }
 

@@ -1,6 +1,9 @@
 //! The settings of the whole program.
 
-use crate::{ConfigError, ConfigResult, Mistake, Settings, words::words};
+use crate::{
+    ConfigError, ConfigResult, Mistake, Settings,
+    words::{self, words},
+};
 use forebay_types::{Size, limits};
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -24,13 +27,9 @@ impl FromStr for MemorySetting {
             return Ok(Self::Auto);
         }
         let least = Size(limits::MEMORY_BYTES_MIN);
-        let size: Size = text.parse().map_err(|_| {
-            ConfigError::new(
-                Mistake::Value,
-                format!("invalid memory size '{text}'"),
-                "write auto, or a size like 512MiB or 1.5GiB",
-            )
-        })?;
+        let message = || format!("invalid memory size '{text}'");
+        let remedy = || "write auto, or a size like 512MiB or 1.5GiB".to_owned();
+        let size = words::size(text, message, remedy)?;
         if size < least {
             return Err(ConfigError::new(
                 Mistake::Limit,
@@ -225,8 +224,11 @@ mod tests {
             error.explained(),
             "memory 31MiB is too little for a cache: give at least 32MiB, or auto"
         );
-        let error = "1GB".parse::<MemorySetting>().unwrap_err().explained();
-        assert_eq!(error, "invalid memory size '1GB': write auto, or a size like 512MiB or 1.5GiB");
+        let error = |text: &str| text.parse::<MemorySetting>().unwrap_err().explained();
+        let much = "invalid memory size 'much': write auto, or a size like 512MiB or 1.5GiB";
+        assert_eq!(error("much"), much);
+        let decimal = "invalid memory size '1GB': units are powers of 1024, so write it like 1GiB";
+        assert_eq!(error("1GB"), decimal);
     }
 
     #[test]

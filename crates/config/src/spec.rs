@@ -79,6 +79,12 @@ impl VolumeSpec {
             let volume = Action::set("volume", format!("NAME={path}"));
             return fail(message, Remedy::from(volume).or(format!("write ./{path} for a file")));
         }
+        if let Some(spec) = with_settings(path) {
+            // An error of the settings comes first: the advice below is to repeat them.
+            parse_volume_spec(&spec)?;
+            let message = format!("'{path}' is the path of a disk with settings");
+            return fail(message, Action::set("volume", spec).into());
+        }
         if first.contains('=') {
             let message = format!("'{path}' is not the path of a disk");
             let volume = Action::set("volume", path.to_owned());
@@ -98,6 +104,14 @@ impl VolumeSpec {
         self.journal_mirror = self.journal_mirror.map(|mirror| from_directory(&mirror, base));
         self
     }
+}
+
+/// `DISK,KEY=VALUE` as the specification of a volume, if the text has that form.
+fn with_settings(text: &str) -> Option<String> {
+    let (disk, settings) = split_at_settings(text).ok()?;
+    let is_disk = !settings.is_empty() && !disk.contains('=');
+    let name = Path::new(disk).file_stem().and_then(|stem| stem.to_str())?;
+    is_disk.then(|| format!("{name}={text}"))
 }
 
 /// Resolves the relative path of a backing against `base`.

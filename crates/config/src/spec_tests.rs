@@ -115,14 +115,14 @@ fn mistakes_are_reported_with_a_remedy() {
         ("d=", "volume 'd': it has no backing: name a disk or file, as in disk=/dev/sdb, or a URL"),
         ("d=,mode=bypass", "volume 'd': it has no backing"),
         ("d,mode=/x", "volume name \"d,mode\" contains '=' or ','"),
-        ("d=/x,mdoe=bypass", "volume 'd': unknown volume setting 'mdoe': the settings are mode, "),
+        ("d=/x,mdoe=bypass", "volume 'd': unknown volume setting 'mdoe': did you mean 'mode'?"),
         ("d=/x,mode=bypass,mode=bypass", "volume 'd': setting 'mode' is given twice"),
         ("d=/x,mode=writeback", "volume 'd': unknown mode 'writeback': use write-back, "),
         ("d=/x,mode=", "volume 'd': unknown mode '': use"),
         ("d=/x,read-only=1", "volume 'd': read-only='1' is neither yes nor no"),
         ("d=/x,rotational=1", "volume 'd': invalid value '1' of rotational: use yes, no or auto"),
         ("d=/x,chunk=0", "volume 'd': chunk=0B is not a chunk size: write a size, or leave it"),
-        ("d=/x,stripe=1KB", "volume 'd': stripe='1KB' is not a size: write it like 64KiB or 1.5"),
+        ("d=/x,stripe=1KB", "volume 'd': stripe='1KB' is not a size: units are powers of 1024, "),
         ("d=/x,tls=on", "volume 'd': unknown tls value 'on': use optional or required"),
         ("d=delay(5ms:/x,mode=bypass", "volume 'd': a parenthesis is never closed: close it"),
         ("d=/x\n", "volume 'd': backing \"/x\\n\" contains a control character"),
@@ -193,7 +193,7 @@ fn a_change_affects_only_its_settings() {
     assert_eq!(spec.change_to(&changed), change);
     assert!(spec.change_to(&spec).is_empty());
     let error = VolumeChange::parse(["bypass"]).unwrap_err().explained();
-    assert!(error.starts_with("'bypass' is not KEY=VALUE: write it like mode=bypass;"), "{error}");
+    assert!(error.starts_with("'bypass' is not KEY=VALUE: write it like mode=bypass"), "{error}");
     let error = spec.with(&VolumeChange::parse(["mode=write-back"]).unwrap()).unwrap_err();
     assert_eq!(error.mistake(), Mistake::Protection);
 }

@@ -7,7 +7,7 @@
 use crate::{
     Auto, ConfigError, ConfigResult, GeometryChange, GeometrySpec, Mistake, Protection, TlsMode,
     gather, geometry, pin,
-    words::{listed, word, words, yes_no, yes_or_no},
+    words::{instead_of, word, words, yes_no, yes_or_no},
     write_back::{self, ReadLatency, SLOW_US, WriteBackChange, WriteBackSpec},
 };
 use forebay_types::{
@@ -431,7 +431,10 @@ impl VolumeChange {
         for text in words {
             let Some((key, value)) = text.split_once('=') else {
                 let message = format!("'{text}' is not KEY=VALUE");
-                let remedy = format!("write it like mode=bypass; {}", known_keys());
+                let remedy = match Setting::find(text, &VOLUME_SETTINGS) {
+                    Some(Setting { key, values, .. }) => format!("write {key}={values}"),
+                    None => "write it like mode=bypass".to_owned(),
+                };
                 return Err(ConfigError::new(Mistake::Syntax, message, remedy));
             };
             change.set(key, value)?;
@@ -452,7 +455,7 @@ impl VolumeChange {
             }
             None => {
                 let message = format!("unknown volume setting '{key}'");
-                Err(ConfigError::new(Mistake::UnknownKey, message, known_keys()))
+                Err(ConfigError::new(Mistake::UnknownKey, message, instead_of(key, VOLUME_KEYS)))
             }
         }
     }
@@ -493,9 +496,4 @@ fn device_name(key: &str, text: &str) -> ConfigResult<Option<String>> {
 
 fn is_fixed(key: &str) -> bool {
     Setting::find(key, &VOLUME_SETTINGS).is_some_and(|setting| !setting.is_live)
-}
-
-/// The sentence that lists the keys.
-fn known_keys() -> String {
-    format!("the settings are {}", listed(&VOLUME_KEYS, "and"))
 }

@@ -1,6 +1,7 @@
 //! Settings with a few possible words as values, and `yes` and `no`.
 
 use crate::{ConfigError, ConfigResult, Mistake};
+use forebay_types::Size;
 use std::fmt;
 
 /// Parses one of a few words. The error lists all of them.
@@ -12,6 +13,38 @@ pub(crate) fn word<T: Copy + fmt::Display>(what: &str, text: &str, all: &[T]) ->
             format!("use {}", listed(all, "or")),
         )
     })
+}
+
+/// Parses a size. The error has this message, and says how to write the size that was meant, or
+/// else `remedy`.
+pub(crate) fn size(
+    text: &str,
+    message: impl FnOnce() -> String,
+    remedy: impl FnOnce() -> String,
+) -> ConfigResult<Size> {
+    text.parse().map_err(|error: forebay_types::ParseSizeError| {
+        let meant = error.meant();
+        let meant =
+            meant.map(|meant| format!("units are powers of 1024, so write it like {meant}"));
+        ConfigError::new(Mistake::Value, message(), meant.unwrap_or_else(remedy))
+    })
+}
+
+/// The candidate whose spelling is nearest to `word`, if it is near enough to be meant.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let distance = |candidate: &str| strsim::damerau_levenshtein(word, candidate);
+    let near = |candidate: &&str| distance(candidate) <= candidate.len().max(3) / 3;
+    candidates.into_iter().filter(near).min_by_key(|candidate| distance(candidate))
+}
+
+/// What to write instead of an unknown name of a setting: the nearest one, or where all of them
+/// are listed.
+pub(crate) fn instead_of<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    // The API and other programs write underscores.
+    match nearest(&name.to_lowercase().replace('_', "-"), known) {
+        Some(nearest) => format!("did you mean '{nearest}'?"),
+        None => "the manual and the help of the command line list the settings".to_owned(),
+    }
 }
 
 /// `a, b or c`.
@@ -99,6 +132,23 @@ mod tests {
         let error = word("colour", "blue", &["red", "green", "grey"]).unwrap_err();
         assert_eq!(error.explained(), "unknown colour 'blue': use red, green or grey");
         assert_eq!(listed(&["red"], "or"), "red");
+    }
+
+    #[test]
+    fn only_a_similar_word_is_the_nearest() {
+        let known = ["mode", "memory", "memory-min", "read-only", "pin", "io"];
+        for (word, found) in [
+            ("mdoe", Some("mode")),
+            ("memroy", Some("memory")),
+            ("readonly", Some("read-only")),
+            ("pins", Some("pin")),
+            ("colour", None),
+            ("listen", None),
+            ("x", None),
+        ] {
+            assert_eq!(nearest(word, known), found, "{word}");
+        }
+        assert_eq!(instead_of("READ_ONLY", known), "did you mean 'read-only'?");
     }
 
     #[test]

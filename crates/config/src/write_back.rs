@@ -1,6 +1,6 @@
 //! The settings that limit the writeback of a volume, and the setting `slow`.
 
-use crate::{ConfigError, ConfigResult, Mistake};
+use crate::{ConfigError, ConfigResult, Mistake, words::size};
 use forebay_types::Size;
 use std::fmt;
 
@@ -169,18 +169,17 @@ pub(crate) fn slow(key: &str, text: &str) -> ConfigResult<Option<u64>> {
 
 /// Parses `write-back-rate`, in bytes per second.
 pub(crate) fn rate(key: &str, text: &str) -> ConfigResult<Option<u64>> {
-    match (text, text.parse()) {
-        ("off", _) => Ok(None),
-        (_, Ok(Size(bytes))) if bytes >= RATE_BYTES_MIN => Ok(Some(bytes)),
-        (_, Ok(_)) => fail(
+    if text == "off" {
+        return Ok(None);
+    }
+    let message = || format!("{key}='{text}' is not a size");
+    let remedy = || "write the bytes per second, as in 50MiB, or off".to_owned();
+    match size(text, message, remedy)? {
+        Size(bytes) if bytes >= RATE_BYTES_MIN => Ok(Some(bytes)),
+        _ => fail(
             Mistake::Limit,
             format!("{key}={text} is less than 64KiB per second"),
             format!("write at least 64KiB, or {key}=off for no limit"),
-        ),
-        (_, Err(_)) => fail(
-            Mistake::Value,
-            format!("{key}='{text}' is not a size"),
-            "write the bytes per second, as in 50MiB, or off".to_owned(),
         ),
     }
 }

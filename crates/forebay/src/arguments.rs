@@ -5,7 +5,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Subcommand};
 use forebay_api::{TRACE_BYTES_MIN, TRACE_SECONDS_MAX};
-use forebay_config::{ServerChange, Settings, Source, VolumeSpec, default_state};
+use forebay_config::{ConfigResult, ServerChange, Settings, Source, VolumeSpec, default_state};
 use forebay_types::{PROGRAM_SETTINGS, Setting, Size, VOLUME_SETTINGS};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,8 +16,21 @@ use std::time::Duration;
 pub(crate) struct StateArguments {
     /// State directory of the daemon [default: /run/forebay for root, else
     /// $XDG_RUNTIME_DIR/forebay]
-    #[arg(long, value_name = "DIR", env = "FOREBAY_STATE", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "FOREBAY_STATE",
+        hide_env_values = true,
+        value_parser = state_directory
+    )]
     pub(crate) state: Option<PathBuf>,
+}
+
+/// Parses the state directory as the configuration file does.
+fn state_directory(text: &str) -> ConfigResult<PathBuf> {
+    let mut settings = Settings::default();
+    settings.set("state", text)?;
+    Ok(settings.state.expect("the setting was just set"))
 }
 
 /// Arguments of the commands that print a report.

@@ -21,6 +21,7 @@ mod report;
 mod rescue;
 mod serve;
 mod signals;
+mod usage;
 
 use clap::Parser;
 use cli::{Cli, Command};

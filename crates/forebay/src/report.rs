@@ -1,6 +1,7 @@
 //! Errors as the program shows them: one line on standard error, and an exit code.
 
-use clap::error::{ContextKind, ContextValue, ErrorKind as UsageKind};
+use crate::usage;
+use clap::error::ErrorKind as UsageKind;
 use forebay_api::{ClientError, ErrorKind, Problem};
 use forebay_backend::OpenError;
 use forebay_config::{ConfigError, MemoryError};
@@ -24,53 +25,19 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return print(&error.to_string()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
-    if error.kind() == UsageKind::InvalidSubcommand {
-        print_error(&unknown_command(error));
-        return ExitCode::from(USAGE);
-    }
     match error.source() {
         // One of our parsers refused a value. Its message is more specific than clap's.
         Some(source) => match fault_in(source) {
             Some(fault) => print_error(&sentence_of(fault)),
             None => print_error(&source.to_string()),
         },
-        None => eprint!("{}", Shown::lines(&error.to_string())),
+        // Without arguments, clap shows the help.
+        None if error.kind() == UsageKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprint!("{}", Shown::lines(&error.to_string()));
+        }
+        None => print_error(&usage::sentence(error)),
     }
     ExitCode::from(USAGE)
-}
-
-/// The error for an unknown command. For commands of other caches it names the equivalent, and not
-/// the command with the most similar spelling, which could do harm.
-fn unknown_command(error: &clap::Error) -> String {
-    let strings = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => vec![text.as_str()],
-        Some(ContextValue::Strings(texts)) => texts.iter().map(String::as_str).collect(),
-        _ => Vec::new(),
-    };
-    let named = strings(ContextKind::InvalidSubcommand).concat();
-    let remedy = match &*named {
-        "monitor" | "watch" => {
-            "`forebay top` is a monitor, and `forebay status --watch` prints repeatedly".into()
-        }
-        "freeze" | "snapshot" | "quiesce" | "sync" => {
-            "`forebay volume flush NAME` writes a volume's dirty data to its disk; it does not \
-             hold writes, so stop the programs that write first"
-                .into()
-        }
-        "prefetch" | "evict" | "drop" => {
-            "the eviction policy decides what stays in memory: keep a range there with `forebay \
-             pin NAME RANGE`, enlarge the cache with `forebay serve --memory SIZE`, or exclude a \
-             volume with `forebay volume set NAME mode=bypass`"
-                .into()
-        }
-        "lab" => "the lab is another program: `forebay-lab` has the same subcommands".into(),
-        "start" | "run" | "daemon" => "`forebay serve` starts the daemon".into(),
-        _ => match strings(ContextKind::SuggestedSubcommand)[..] {
-            [] => "`forebay --help` lists the commands".into(),
-            [.., best] => format!("did you mean '{best}'? `forebay --help` lists the commands"),
-        },
-    };
-    format!("unrecognized subcommand '{named}': {remedy}")
 }
 
 /// The action of a remedy, in the commands and options of this program.

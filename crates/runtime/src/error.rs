@@ -306,7 +306,10 @@ impl Fault for VolumeError {
             Self::BackingReadOnly(_) => {
                 "remove the volume, and add it again with read-only=no".into()
             }
-            Self::Dirty { .. } | Self::Hanging { .. } => {
+            Self::Dirty { error, .. } => {
+                format!("{}, and repeat the command", error.remedy()).into()
+            }
+            Self::Hanging { .. } => {
                 "check the kernel log for the disk, and repeat the command when the disk \
                  works"
                     .into()

@@ -42,6 +42,18 @@ impl IoError {
         }
     }
 
+    /// What to do about a disk, a file or a device that answers with this error.
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::NoSpace => "free space in its file system, or in the pool that its space is from",
+            Self::NotPermitted => "make it writable",
+            Self::NoMemory => "free some memory",
+            Self::Io | Self::Invalid | Self::Overflow | Self::NotSupported | Self::Shutdown => {
+                "check the kernel log (`dmesg`) for its errors"
+            }
+        }
+    }
+
     /// The error for a Linux error number. Quota and file size limits count as a full disk; a
     /// number without a counterpart is an input/output error.
     pub const fn from_errno(errno: i32) -> Self {

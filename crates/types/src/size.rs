@@ -2,8 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-/// A number of bytes, with its text form. `K`, `KiB` and `k` are all 1024 bytes. Decimal prefixes
-/// (`KB`, `MB`) are rejected, because their meaning is ambiguous.
+/// A number of bytes, with its text form. `K`, `KiB`, `k` and `kib` are all 1024 bytes. Decimal
+/// prefixes (`KB`, `MB`) are rejected, because their meaning is ambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Size(pub u64);
 
@@ -34,10 +34,31 @@ pub struct ParseSizeError {
     is_too_large: bool,
 }
 
+impl ParseSizeError {
+    /// The size that was probably meant, if only the spelling of its unit is at fault: `64MiB` for
+    /// `64MB` and for `64 MiB`.
+    pub fn meant(&self) -> Option<String> {
+        let text: String = self.text.split_whitespace().collect();
+        let (number, unit) = text.split_at(digits_len(&text));
+        let (unit, _) = *UNITS.iter().find(|(name, _)| {
+            let decimal = name.replace('i', "");
+            unit.eq_ignore_ascii_case(name) || unit.eq_ignore_ascii_case(&decimal)
+        })?;
+        Some(format!("{number}{unit}")).filter(|meant| meant.parse::<Size>().is_ok())
+    }
+}
+
+/// The length of the number that a size begins with, in bytes.
+fn digits_len(text: &str) -> usize {
+    text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len())
+}
+
 impl fmt::Display for ParseSizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_too_large {
             write!(f, "size '{}' is too large: it must be below 16 EiB", self.text)
+        } else if let Some(meant) = self.meant() {
+            write!(f, "invalid size '{}': units are powers of 1024: write {meant}", self.text)
         } else {
             let remedy = "write a number of bytes, or one with KiB, MiB, GiB or TiB";
             write!(f, "invalid size '{}': {remedy}", self.text)
@@ -52,14 +73,13 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let fail = |is_too_large| ParseSizeError { text: text.to_owned(), is_too_large };
-        let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits_end);
-        let shift = match unit {
-            "" | "B" => 0,
-            "k" | "K" | "KiB" => 10,
-            "M" | "MiB" => 20,
-            "G" | "GiB" => 30,
-            "T" | "TiB" => 40,
+        let (number, unit) = text.split_at(digits_len(text));
+        let shift = match &*unit.to_ascii_lowercase() {
+            "" | "b" => 0,
+            "k" | "kib" => 10,
+            "m" | "mib" => 20,
+            "g" | "gib" => 30,
+            "t" | "tib" => 40,
             _ => return Err(fail(false)),
         };
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -100,6 +120,8 @@ mod tests {
             ("512MiB", 512 << 20),
             ("1.5GiB", 3 << 29),
             ("2T", 2 << 40),
+            ("2g", 2 << 30),
+            ("64mib", 64 << 20),
         ] {
             assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
         }
@@ -110,6 +132,23 @@ mod tests {
         for text in ["", "x", "MiB", "1MB", "-1", "1..5G", "1.G", ".5G", "0.3B", "1 GiB", "1e9"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_size_with_another_spelling_of_its_unit_names_the_right_one() {
+        for (text, meant) in [
+            ("64MB", Some("64MiB")),
+            ("2gb", Some("2GiB")),
+            ("1 GiB", Some("1GiB")),
+            ("1.5 tb", Some("1.5TiB")),
+            ("1..5G", None),
+            ("much", None),
+            ("5 apples", None),
+        ] {
+            assert_eq!(text.parse::<Size>().unwrap_err().meant().as_deref(), meant, "{text}");
+        }
+        let error = "64MB".parse::<Size>().unwrap_err().to_string();
+        assert_eq!(error, "invalid size '64MB': units are powers of 1024: write 64MiB");
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub use open::FileError;
 use crate::thread_pool::ThreadPool;
 use crate::{Backend, Description, Displaced, Extent, Io, OpenOptions};
 use forebay_types::ByteRange;
+pub(crate) use open::identity_at;
 use presence::Presence;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;

@@ -9,7 +9,7 @@
 use super::alias::{self, Alias, FileId, Node, System};
 use crate::geometry::Sysfs;
 use crate::{Description, OpenOptions};
-use forebay_types::{Fault, Remedy, SECTOR_BYTES};
+use forebay_types::{Fault, IoError, Remedy, SECTOR_BYTES};
 use rustix::fs::{
     FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags,
 };
@@ -125,8 +125,8 @@ impl Fault for FileError {
                 format!("attach a file with `losetup '{}' FILE`", path.display()).into()
             }
             Self::NoMedium { .. } => "insert a medium, or name another device".into(),
-            Self::System { .. } => {
-                "check the kernel log (`dmesg`) for errors of this device".into()
+            Self::System { source, .. } => {
+                IoError::from_errno(source.raw_os_error()).remedy().into()
             }
         }
     }
@@ -153,19 +153,13 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileErr
     let size_bytes = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| call("lseek", e))?;
     check_size(path, &opened, size_bytes)?;
     let alignment = enable_direct(path, &file, is_block, size_bytes);
-    let device = if is_block { opened.st_rdev } else { opened.st_dev };
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let identity = if is_block {
-        format!("block:{major}:{minor}")
-    } else {
-        format!("file:{major}:{minor}:{}", opened.st_ino)
-    };
+    let (major, minor) = numbers(&opened, is_block);
     let geometry = Sysfs::system().of_device(major, minor);
     let queue = |name: &str| queue_setting(major, minor, name);
     let description = Description {
         name: path.display().to_string(),
         size_bytes,
-        identity: Some(identity),
+        identity: Some(identity(&opened, is_block)),
         read_only: options.read_only,
         // Offsets in a file are not offsets on the disk.
         geometry: if is_block { geometry } else { geometry.without_stripes() },
@@ -182,6 +176,28 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileErr
         alignment_bytes: alignment.unwrap_or(SECTOR_BYTES as u32),
     };
     Ok(Opened { file, locks, is_block, description })
+}
+
+/// The numbers of the device, or of the device that the file is on.
+fn numbers(stat: &Stat, is_block: bool) -> (u32, u32) {
+    let device = if is_block { stat.st_rdev } else { stat.st_dev };
+    (rustix::fs::major(device), rustix::fs::minor(device))
+}
+
+/// The identity of a file or block device, whatever path leads to it.
+fn identity(stat: &Stat, is_block: bool) -> String {
+    let (major, minor) = numbers(stat, is_block);
+    match is_block {
+        true => format!("block:{major}:{minor}"),
+        false => format!("file:{major}:{minor}:{}", stat.st_ino),
+    }
+}
+
+/// The identity of the file or block device at a path, without opening it.
+pub(crate) fn identity_at(path: &Path) -> Option<String> {
+    let stat = rustix::fs::stat(path).ok()?;
+    let is_block = check_type(path, &stat).ok()?;
+    Some(identity(&stat, is_block))
 }
 
 /// Returns true for a block device, false for a regular file, an error for anything else.

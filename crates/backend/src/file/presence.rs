@@ -36,7 +36,7 @@ impl Presence {
     pub(super) fn check(&self, store: &Store) -> Result<(), Displaced> {
         let current = match rustix::fs::stat(&self.path) {
             Ok(current) => current,
-            Err(Errno::NOENT | Errno::NOTDIR) => return Err(Displaced::Deleted),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Err(lost(store)),
             Err(_) => return Ok(()),
         };
         let Ok(ours) = rustix::fs::fstat(&store.file) else { return Ok(()) };
@@ -69,6 +69,15 @@ impl Presence {
         let is_refused = matches!(access, Err(Errno::ROFS | Errno::PERM | Errno::ACCESS));
         is_refused || store.is_block && is_read_only_device(store)
     }
+}
+
+/// How a store without its name is displaced.
+fn lost(store: &Store) -> Displaced {
+    let still_there = rustix::fs::fstat(&store.file).is_ok_and(|ours| match store.is_block {
+        true => !is_unplugged(ours.st_rdev),
+        false => ours.st_nlink > 0,
+    });
+    if still_there { Displaced::Moved } else { Displaced::Deleted }
 }
 
 /// Whether the kernel no longer has the device, although its node exists.

@@ -418,7 +418,7 @@ fn a_replaced_truncated_or_read_only_file_is_detected() {
     assert_eq!(backend.check_presence(), Ok(()));
     let away = directory.path().join("away");
     fs::rename(&path, &away).unwrap();
-    assert_eq!(backend.check_presence(), Err(Displaced::Deleted));
+    assert_eq!(backend.check_presence(), Err(Displaced::Moved));
     make(&directory, "disk", 1 << 20);
     assert_eq!(backend.check_presence(), Err(Displaced::Replaced));
     fs::remove_file(&path).unwrap();
@@ -434,4 +434,6 @@ fn a_replaced_truncated_or_read_only_file_is_detected() {
     drop(backend);
     let backend = open_read_only(&path).unwrap();
     assert_eq!(backend.check_presence(), Ok(()), "it was not opened for writing");
+    fs::remove_file(&away).unwrap();
+    assert_eq!(backend.check_presence(), Err(Displaced::Deleted));
 }

@@ -489,6 +489,14 @@ impl Daemon {
         }
     }
 
+    /// The error for a disk that cannot be opened because a volume of this server has it.
+    fn in_use_here(&self, backing: &str) -> Option<VolumeError> {
+        let identity = Some(forebay_backend::identity_of(backing)?);
+        let volumes = self.figures()?.volumes;
+        let volume = volumes.into_iter().find(|it| it.backing.identity == identity)?.name;
+        Some(VolumeError::BackingInUse { backing: backing.to_owned(), volume })
+    }
+
     /// Refuses `tls=required` if TLS is off, as no client could reach the volume.
     fn check_tls(&self, name: &str, tls: Option<TlsUse>) -> Result<(), Problem> {
         if tls != Some(TlsUse::Required) || self.tls.is_some() {
@@ -585,7 +593,8 @@ impl Manager for Daemon {
         let (read_only, in_use_wait) = (spec.read_only, self.in_use_wait);
         let options = OpenOptions { read_only, in_use_wait, ..OpenOptions::default() };
         let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
-            let problem = problem_of(&error);
+            let here = self.in_use_here(&spec.backing);
+            let problem = here.map_or_else(|| problem_of(&error), problem);
             Problem { message: format!("volume '{}': {}", spec.name, problem.message), ..problem }
         })?;
         // After the open, which may hang: without a claim it blocks no other command, nor a stop.

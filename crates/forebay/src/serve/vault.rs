@@ -51,7 +51,7 @@ pub(super) fn open(
         let what = format!("cannot read the state directory {}", state_dir.display());
         with_remedy(
             anyhow::Error::new(error).context(what),
-            "check its permissions and its file system",
+            "check its permissions, and the space and state of its file system",
         )
     })?;
     if let Some(volume) = relying.first()

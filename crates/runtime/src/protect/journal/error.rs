@@ -200,7 +200,7 @@ impl Fault for JournalError {
             Self::AlsoInVault { .. } => {
                 Remedy::from(Action::RescueList).or(Action::RescueApply).or(Action::RescueDiscard)
             }
-            Self::Io { .. } => Remedy::from("check the kernel log for the device").or(NAME_ANOTHER),
+            Self::Io { error, .. } => Remedy::from(error.remedy()).or(NAME_ANOTHER),
             Self::Log { error, .. } => remedy_for_log(error),
         }
     }
@@ -223,7 +223,7 @@ const ERASE_OTHER: &str =
 /// The remedy for a device that cannot be read as a journal or a vault.
 pub(crate) fn remedy_for_recovery(error: &RecoverError) -> Remedy {
     match error {
-        RecoverError::Io(_) => Remedy::from("check the kernel log for the device").or(NAME_ANOTHER),
+        RecoverError::Io(error) => Remedy::from(error.remedy()).or(NAME_ANOTHER),
         RecoverError::Superblock(SuperblockInvalid::Version(_)) => {
             Remedy::from("start the version that wrote it").or(NAME_ANOTHER).or(ERASE_UNNEEDED)
         }

@@ -38,7 +38,10 @@ impl Vault {
         if let Err(error) = self.is_in_place()
             && matches!(
                 error,
-                VaultError::Displaced { displaced: Displaced::Deleted | Displaced::Replaced, .. }
+                VaultError::Displaced {
+                    displaced: Displaced::Deleted | Displaced::Moved | Displaced::Replaced,
+                    ..
+                }
             )
         {
             return Err(error);

@@ -240,7 +240,7 @@ impl Fault for VaultError {
             }
             Self::Missing { name, volume } => Remedy::from(Action::set("vault", name.clone()))
                 .or(Action::AcceptLostVault(volume.clone())),
-            Self::Io { .. } => Remedy::from("check the kernel log for the device").or(NAME_ANOTHER),
+            Self::Io { error, .. } => Remedy::from(error.remedy()).or(NAME_ANOTHER),
         }
     }
 }
