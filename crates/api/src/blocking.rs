@@ -38,8 +38,8 @@ impl BlockingClient {
     }
 
     /// See [`Client::history`].
-    pub fn history(&self, name: Option<&str>) -> Result<History> {
-        self.runtime.block_on(self.client.history(name))
+    pub fn history(&self, name: Option<&str>, fine: bool) -> Result<History> {
+        self.runtime.block_on(self.client.history(name, fine))
     }
 
     /// See [`Client::volume_statistics`].

@@ -156,12 +156,11 @@ impl Client {
         self.query(paths::STATISTICS).await
     }
 
-    /// The past of one volume, or of all together, interval by interval.
-    pub async fn history(&self, name: Option<&str>) -> Result<History> {
-        match name {
-            None => self.query(paths::HISTORY).await,
-            Some(name) => self.query(&paths::volume_history(name)).await,
-        }
+    /// The past of one volume, or of all together, interval by interval; with the intervals of
+    /// five seconds if it is to be `fine`.
+    pub async fn history(&self, name: Option<&str>, fine: bool) -> Result<History> {
+        let path = name.map_or_else(|| paths::HISTORY.to_owned(), paths::volume_history);
+        self.query(&if fine { path + "?fine=true" } else { path }).await
     }
 
     /// The statistics of one volume over time, with latency histograms.

@@ -9,6 +9,7 @@ use crate::{
 };
 use utoipa::{OpenApi, openapi};
 
+const FINE: &str = "Whether the intervals of five seconds are wanted, too";
 const PROBLEM: &str = "A problem and its remedy";
 const EVENTS: &str = "Progress, and as the last line the result";
 const EVENT_LINES: &str = "application/x-ndjson";
@@ -98,6 +99,7 @@ fn volume_statistics() {}
 
 /// Shows the past of all volumes together: intervals of five minutes and of an hour
 #[utoipa::path(get, path = paths::HISTORY, tag = "server",
+    params(("fine" = Option<bool>, Query, description = FINE)),
     responses(
         (status = 200, description = "The intervals", body = History),
         (status = "default", description = PROBLEM, body = ErrorBody)
@@ -106,7 +108,10 @@ fn history() {}
 
 /// Shows the past of one volume: intervals of five minutes and of an hour
 #[utoipa::path(get, path = paths::VOLUME_HISTORY, tag = "volumes",
-    params(("name" = String, Path, description = "The volume's name")),
+    params(
+        ("name" = String, Path, description = "The volume's name"),
+        ("fine" = Option<bool>, Query, description = FINE)
+    ),
     responses(
         (status = 200, description = "The intervals", body = History),
         (status = "default", description = PROBLEM, body = ErrorBody)

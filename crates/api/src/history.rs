@@ -9,6 +9,10 @@ use utoipa::ToSchema;
 pub struct History {
     /// The server's clock: the time of this answer, in seconds since 1970, UTC.
     pub now: u64,
+    /// Intervals of five seconds, of the last hour, if the query asked for them. A server keeps
+    /// them of the first 64 volumes, and of all together if there are no more.
+    #[serde(default)]
+    pub five_seconds: Vec<HistoryPoint>,
     /// Intervals of five minutes, of the last day.
     pub five_minutes: Vec<HistoryPoint>,
     /// Intervals of an hour, of the last ten days.
@@ -20,7 +24,7 @@ pub struct History {
 pub struct HistoryPoint {
     /// Its end, in seconds since 1970, UTC.
     pub ended_at: u64,
-    /// Its length in seconds: about five minutes or an hour, or less.
+    /// Its length in seconds: about five seconds, five minutes or an hour, or less.
     pub seconds: u64,
     /// Reads by clients.
     pub reads: u64,

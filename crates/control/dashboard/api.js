@@ -15,12 +15,18 @@ export class Problem extends Error {
   }
 }
 
+// The token in a link of the daemon; null if there is none.
+export function tokenIn(link) {
+  const found = /[#&]token=([^&\s]+)/.exec(link);
+  return found ? decodeURIComponent(found[1]) : null;
+}
+
 // The daemon's link has the token in its fragment, which browsers do not send. The token is stored
 // for this tab and removed from the address, so that no bookmark contains it.
 export function takeToken() {
-  const found = /[#&]token=([^&]+)/.exec(location.hash);
+  const found = tokenIn(location.hash);
   if (found) {
-    sessionStorage.setItem(KEY, decodeURIComponent(found[1]));
+    sessionStorage.setItem(KEY, found);
     history.replaceState(null, "", `${location.pathname}#/`);
   }
 }

@@ -66,16 +66,22 @@ export function rows(holder, items) {
     (line, row) => row.forEach((value, index) => text(line.children[index], value)));
 }
 
-// Bars with their share of the whole: [name, value, shown].
-export function bars(holder, items) {
-  const most = Math.max(...items.map(([, value]) => value), 0);
+// Bars with their share of the whole, which is their sum if it is not given: [name, value, shown].
+export function bars(holder, items, given) {
+  const whole = given ?? items.reduce((sum, [, value]) => sum + value, 0);
   keyed(holder, items, ([name]) => name,
     ([name]) => el("div", { class: "bar" }, el("span", {}, name),
       el("progress", { max: "100", "aria-label": name }), el("b")),
     (bar, [, value, shown]) => {
-      bar.querySelector("progress").value = most ? 100 * value / most : 0;
+      bar.querySelector("progress").value = whole ? 100 * value / whole : 0;
       text(bar.querySelector("b"), shown);
     });
+}
+
+// A card over two columns, where there are three.
+export function wide(node) {
+  node.classList.add("wide");
+  return node;
 }
 
 export function card(title, ...content) {

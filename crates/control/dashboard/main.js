@@ -1,6 +1,6 @@
 // The page: asks for the status once a second while it is visible, and shows a view of it.
 
-import { Problem, ask, setToken, takeToken, token, volumePath } from "/api.js";
+import { Problem, ask, setToken, takeToken, token, tokenIn, volumePath } from "/api.js";
 import { el, text } from "/dom.js";
 import { seconds } from "/format.js";
 import { ALL, Model } from "/model.js";
@@ -11,7 +11,7 @@ const INTERVAL_MS = 1000;
 const RETRY_MS_MAX = 10000;
 // How often the statistics are asked for. The daemon updates their periods once a minute.
 const STATISTICS_MS = 15000;
-// How often the past is asked for. Its shortest intervals have five minutes.
+// How often the past is asked for. Its intervals of five seconds are asked for once.
 const PAST_MS = 60000;
 
 const byId = (id) => document.getElementById(id);
@@ -21,6 +21,8 @@ const session = { role: null };
 let view = null;
 let timer = null;
 let failures = 0;
+// When the last figures came.
+let heardAt = null;
 let isPolling = false;
 let statisticsAt = -Infinity;
 let past = { name: null, at: -Infinity };
@@ -66,16 +68,19 @@ async function poll() {
       showRole();
     }
     model.take(json, taken);
+    heardAt = new Date();
     if (performance.now() - statisticsAt > STATISTICS_MS) {
       statisticsAt = performance.now();
       model.statistics = (await ask("GET", "/v1/statistics")).json;
     }
     const { name } = view;
     if (past.name !== name || performance.now() - past.at > PAST_MS) {
+      const isKnownPast = model.past.has(name);
       past = { name, at: performance.now() };
       const isKnown = name === ALL || json.volumes.some((volume) => volume.name === name);
       const path = name === ALL ? "/v1/history" : volumePath(name, "history");
-      if (isKnown) model.takePast(name, (await ask("GET", path)).json);
+      const query = isKnownPast ? "" : "?fine=true";
+      if (isKnown) model.takePast(name, (await ask("GET", path + query)).json);
     }
     text(byId("server"), `${json.version} · up ${seconds(json.uptime_seconds)}`);
     showLink("good", "live");
@@ -94,7 +99,8 @@ async function poll() {
       showLink("bad", "no access");
       if (!byId("dialog").open) askToken(error.sentence);
     } else {
-      showLink("bad", error.status ? error.message : "no connection");
+      const last = heardAt ? `; figures of ${heardAt.toLocaleTimeString()}` : "";
+      showLink("bad", (error.status ? error.message : "no connection") + last);
     }
   } finally {
     isPolling = false;
@@ -103,7 +109,7 @@ async function poll() {
 }
 
 // Asks for a token.
-function askToken(reason) {
+function askToken(reason, needed) {
   const dialog = byId("dialog");
   const input = el("input", {
     type: "password", autocomplete: "off", spellcheck: "false", name: "token",
@@ -115,11 +121,16 @@ function askToken(reason) {
     onsubmit: async (event) => {
       event.preventDefault();
       const before = token();
-      setToken(input.value.trim());
+      // The whole link may be pasted, too.
+      setToken(tokenIn(input.value) ?? input.value.trim());
       try {
         const { role } = await ask("GET", "/v1/status");
         session.role = role;
         showRole();
+        if (needed && role !== needed) {
+          text(error, `This token has the role ${role}. ${reason}`);
+          return;
+        }
         dialog.close();
         poll();
       } catch (problem) {
@@ -166,13 +177,17 @@ byId("role").addEventListener("click", () => {
     showRole();
     poll();
   } else {
-    askToken("Changes need a token with the role operate.");
+    askToken("Changes need a token with the role operate.", "operate");
   }
 });
 addEventListener("hashchange", () => {
   const before = location.hash;
   takeToken();
-  if (before !== location.hash) poll();
+  if (before !== location.hash) {
+    // The link with the token was opened in this tab, as the dialog says.
+    byId("dialog").close();
+    poll();
+  }
   route();
 });
 document.querySelector(".skip").addEventListener("click", (event) => {

@@ -229,7 +229,12 @@ export class Model {
   takePast(name, history) {
     const skew = Date.now() / 1000 - history.now;
     const rates = (points) => points.map((point) => pastRates(point, skew));
-    this.past.set(name, { day: rates(history.five_minutes), days: rates(history.hours) });
+    // The points of the last hour are asked for once; from then on the page records its own.
+    const hour = history.five_seconds?.length ? rates(history.five_seconds)
+      : this.past.get(name)?.hour ?? [];
+    this.past.set(name, {
+      hour, day: rates(history.five_minutes), days: rates(history.hours),
+    });
   }
 
   // The points of the last `spanSeconds`. Those that the page has not recorded are the daemon's.
@@ -241,9 +246,13 @@ export class Model {
     if (spanSeconds > LIVE_SECONDS) {
       return source.filter(({ time }) => time >= now - spanSeconds);
     }
-    const seen = live[0]?.time ?? now;
-    const before = source.filter(({ time }) => time >= now - spanSeconds && time < seen);
-    return [...before, ...live];
+    // The finest points that cover a time: the page's, then those of five seconds.
+    const until = (points, first) => points.filter(
+      ({ time }) => time >= now - spanSeconds && time < first);
+    const hour = until(past?.hour ?? [], live[0]?.time ?? now);
+    const first = hour[0] ?? live[0];
+    const before = until(source, first ? first.time - (first.length ?? 0) : now);
+    return [...before, ...hour, ...live];
   }
 
   // The rates over the last minute, or as much of it as is known.
@@ -291,11 +300,16 @@ export function colourOf({ state, frozen }) {
 // The problems, the worst first.
 export function problems(status) {
   const found = [];
-  const bad = (text, volume) => found.push({ level: "bad", text, volume });
-  const warn = (text, volume) => found.push({ level: "warn", text, volume });
+  const bad = (text, volume, remedy) => found.push({ level: "bad", text, volume, remedy });
+  const warn = (text, volume, remedy) => found.push({ level: "warn", text, volume, remedy });
   for (const volume of status.volumes) {
     const { name, counters, pins, damage } = volume;
-    if (volume.state === "failing") bad(`${name}: ${volume.state_reason ?? "failing"}`, name);
+    if (volume.state === "failing") {
+      // A reason with a command in it says what to do.
+      const remedy = volume.state_reason?.includes("`") ? null
+        : "See the server's log for the disk's error, and repair the disk.";
+      bad(`${name}: ${volume.state_reason ?? "failing"}`, name, remedy);
+    }
     if (volume.state === "flushing") warn(`${name} is being flushed or restored`, name);
     if (volume.effective_mode !== volume.mode) {
       warn(`${name} works in ${volume.effective_mode}, not ${volume.mode}: ${
@@ -306,7 +320,8 @@ export function problems(status) {
       warn(`${name} has answered ${failed} requests with an error`, name);
     }
     if (counters.backend_errors > 0) {
-      warn(`${name}: its disk has failed ${counters.backend_errors} I/Os`, name);
+      warn(`${name}: its disk has failed ${counters.backend_errors} I/Os`, name,
+        "See the server's log for the errors, and check the disk.");
     }
     if (pins.state === "failing" || pins.state === "refused") {
       warn(`${name}: pinned ranges ${pins.state}: ${pins.state_reason ?? "the disk fails reads"}`,
@@ -315,15 +330,22 @@ export function problems(status) {
     if (damage.lost_lines > 0) bad(`${name}: ${damage.lost_lines} lines lost in memory`, name);
   }
   for (const journal of status.journals) {
-    if (journal.state === "failed") bad(`journal ${journal.name}: ${journal.state_reason}`);
-    if (journal.state === "degraded") warn(`journal ${journal.name}: ${journal.state_reason}`);
+    const text = `journal ${journal.name}: ${journal.state_reason}`;
+    if (journal.state === "failed") {
+      bad(text, null, "Its volumes write through: run forebay stop, and start with another device.");
+    }
+    if (journal.state === "degraded") {
+      warn(text, null, "Bring the device back or replace it; the next start uses it again.");
+    }
   }
   const { power, vault, memory } = status;
   if (power?.halted) bad(`writes are halted: ${power.reason}`);
   else if (power && !power.write_back_allowed) warn(`UPS: ${power.reason}`);
   if (vault && vault.state !== "ready") {
     const text = `vault ${vault.state}${vault.state_reason ? `: ${vault.state_reason}` : ""}`;
-    (vault.state === "failed" ? bad : warn)(text);
+    if (vault.state === "failed") {
+      bad(text, null, "There is no write-back under a UPS: see the server's log, and replace it.");
+    } else warn(text);
   }
   if (memory.sizing?.state === "short") warn(`memory is short: ${memory.sizing.reason}`);
   if (status.rolled_back) warn("the last upgrade failed, and this is the old program again");

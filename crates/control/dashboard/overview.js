@@ -1,7 +1,7 @@
 // The view of all volumes: problems first, then the most important figures, then the rest.
 
 import { CHARTS, Chart } from "/charts.js";
-import { bars, card, el, facts, keyed, rows, table, text } from "/dom.js";
+import { bars, card, el, facts, keyed, rows, table, text, wide } from "/dom.js";
 import {
   bytes, bytesPerSecond, count, exact, factor, latency, percent, rate, seconds, when,
 } from "/format.js";
@@ -102,11 +102,12 @@ export const volumeLink = (name) => `#/volume/${encodeURIComponent(name)}`;
 // sentence `good`, with figures that are not announced.
 export function showProblems(holder, found, good, figures = "") {
   const items = found.length ? found : [{ level: "good", text: good }];
-  keyed(holder, items, (it) => `${it.level} ${it.text}`,
+  keyed(holder, items, (it) => `${it.level} ${it.text} ${it.remedy ?? ""}`,
     (it) => {
       const words = { bad: "Failure: ", warn: "Attention: ", good: "" };
       const content = it.volume ? el("a", { href: volumeLink(it.volume) }, it.text) : it.text;
       return el("li", { class: it.level }, el("strong", {}, words[it.level]), content,
+        it.remedy ? el("small", { class: "remedy" }, it.remedy) : null,
         el("span", { class: "figures", "aria-live": "off" }));
     }, (item, it) => text(item.querySelector(".figures"), it.level === "good" ? figures : ""));
 }
@@ -163,10 +164,10 @@ export class Overview {
     this.memoryCard = card("Memory", this.memory, this.division);
     this.power = el("dl", { class: "facts" });
     this.supplies = table("UPSes", ["UPS", "State", "Charge", "Runtime", "Load"]);
-    this.powerCard = card("Power failure", this.power, this.supplies);
+    this.powerCard = wide(card("Power failure", this.power, this.supplies));
     this.journals = table("Journals",
       ["Journal", "State", "Used", "Records", "Commit, mean", "Commit, p99"]);
-    this.journalCard = card("Journals", this.journals);
+    this.journalCard = wide(card("Journals", this.journals));
     this.server = el("dl", { class: "facts" });
     this.periods = new PeriodTable();
     this.controls = new ServerControls();
@@ -240,7 +241,7 @@ export class Overview {
         sizing && `${bytes(sizing.reserve_bytes)} are left to the system`],
     ]);
     bars(this.division, (division?.volumes ?? []).map((it) =>
-      [it.name, it.part, percent(100 * it.part)]));
+      [it.name, it.part, percent(100 * it.part)]), 1);
   }
 
   updatePower({ power, vault }) {

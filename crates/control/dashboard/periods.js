@@ -1,6 +1,6 @@
 // The statistics by period. The daemon keeps the total over restarts, but not the other periods.
 
-import { card, rows, table } from "/dom.js";
+import { card, rows, table, wide } from "/dom.js";
 import { bytes, count, exact, latency, percent, seconds } from "/format.js";
 
 const PERIODS = [
@@ -31,8 +31,7 @@ export class PeriodTable {
   constructor() {
     this.table = table("What was counted in the last minutes, hours and days",
       ["", ...PERIODS.map(([, label]) => label)]);
-    this.node = card("By period; the total is kept over restarts", this.table);
-    this.node.classList.add("wide");
+    this.node = wide(card("By period; the total is kept over restarts", this.table));
   }
 
   // Takes the periods of a volume or of all; none before the first answer.

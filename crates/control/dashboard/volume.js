@@ -2,7 +2,7 @@
 
 import { CHARTS, Curve, MORE_CHARTS } from "/charts.js";
 import { VolumeControls } from "/control.js";
-import { bars, card, el, facts, rows, table, text } from "/dom.js";
+import { bars, card, el, facts, rows, table, text, wide } from "/dom.js";
 import { bytes, count, exact, latency, percent, seconds } from "/format.js";
 import { colourOf, problems, stateOf, totals } from "/model.js";
 import { ChartGrid, Tiles, showProblems } from "/overview.js";
@@ -22,12 +22,6 @@ function barList(title, none) {
   const empty = el("p", { class: "muted" }, none);
   return { node: el("section", { "aria-label": title }, el("h3", {}, title), list, empty), list,
     empty };
-}
-
-// A card over two columns, where there are three.
-function wide(node) {
-  node.classList.add("wide");
-  return node;
 }
 
 function updateBars({ list, empty }, items) {

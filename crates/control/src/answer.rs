@@ -81,3 +81,22 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
         }
     }
 }
+
+/// The query `fine=true` or `fine=false`, which is the default.
+pub(crate) struct Fine(pub(crate) bool);
+
+impl<S: Send + Sync> FromRequestParts<S> for Fine {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        match parts.uri.query() {
+            None | Some("" | "fine=false") => Ok(Self(false)),
+            Some("fine=true") => Ok(Self(true)),
+            Some(query) => Err(Refusal(Problem::new(
+                ErrorKind::BadRequest,
+                format!("the query '{query}' is not known here"),
+                "send fine=true, or no query",
+            ))),
+        }
+    }
+}

@@ -216,14 +216,16 @@ impl StatisticsManager for FakeManager {
         Statistics { seconds: 3725, volumes: volumes.collect(), ..Statistics::default() }
     }
 
-    fn history(&self, name: Option<&str>) -> Option<History> {
+    fn history(&self, name: Option<&str>, fine: bool) -> Option<History> {
         let volumes = self.volume_list();
         let is_selected = |volume: &&VolumeStatus| name.is_none_or(|name| volume.name == name);
         let selected = volumes.iter().filter(is_selected);
         let reads = selected.clone().map(|volume| volume.counters.reads).sum();
         let point = HistoryPoint { ended_at: 600, seconds: 300, reads, ..HistoryPoint::default() };
         let is_known = name.is_none() || selected.count() > 0;
-        is_known.then(|| History { now: 700, five_minutes: vec![point], hours: Vec::new() })
+        let five_seconds = if fine { vec![point.clone()] } else { Vec::new() };
+        let five_minutes = vec![point];
+        is_known.then(|| History { now: 700, five_seconds, five_minutes, hours: Vec::new() })
     }
 
     fn of_volume(&self, name: &str) -> Option<StatisticsOfVolume> {

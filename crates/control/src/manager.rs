@@ -150,8 +150,9 @@ pub trait StatisticsManager: Send + Sync {
     /// The statistics of one volume, with latency histograms; `None` if there is no such volume.
     fn of_volume(&self, name: &str) -> Option<StatisticsOfVolume>;
 
-    /// The past of one volume, or of all together; `None` if there is no such volume.
-    fn history(&self, name: Option<&str>) -> Option<History>;
+    /// The past of one volume, or of all together; `None` if there is no such volume. It has the
+    /// intervals of five seconds if it is to be `fine`.
+    fn history(&self, name: Option<&str>, fine: bool) -> Option<History>;
 }
 
 /// The analysis of the benefit, of which there is one at a time.

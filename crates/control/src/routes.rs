@@ -2,7 +2,7 @@
 
 use crate::{
     METRICS_TYPE, Manager,
-    answer::{Body, Name, Refusal},
+    answer::{Body, Fine, Name, Refusal},
     convert::{pinned_ranges, server_change, volume_change, volume_spec},
     metrics, recording, stream,
 };
@@ -172,14 +172,18 @@ async fn statistics(State(app): State<App>) -> Answer<Json<Statistics>> {
     app.call(|manager| manager.statistics().all()).await.map(Json)
 }
 
-async fn history(State(app): State<App>) -> Answer<Json<History>> {
-    let found = app.call(|manager| manager.statistics().history(None)).await?;
+async fn history(State(app): State<App>, Fine(fine): Fine) -> Answer<Json<History>> {
+    let found = app.call(move |manager| manager.statistics().history(None, fine)).await?;
     Ok(Json(found.unwrap_or_default()))
 }
 
-async fn volume_history(State(app): State<App>, Name(name): Name) -> Answer<Json<History>> {
+async fn volume_history(
+    State(app): State<App>,
+    Name(name): Name,
+    Fine(fine): Fine,
+) -> Answer<Json<History>> {
     let wanted = name.clone();
-    let found = app.call(move |manager| manager.statistics().history(Some(&wanted))).await?;
+    let found = app.call(move |manager| manager.statistics().history(Some(&wanted), fine)).await?;
     found.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
 }
 

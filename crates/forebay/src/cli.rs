@@ -42,8 +42,8 @@ pub(crate) enum Command {
         long_about = "Monitor a running forebay in the terminal.\nRequests per second and hit \
         % as charts, latencies of hits, of misses and of the disks, memory, dirty data and power, \
         and the volumes as a list that can be sorted. Enter shows one volume in depth, ? the keys, \
-        and q ends it. It needs 80 columns and 24 rows. It sends the server one request per \
-        interval."
+        and q ends it. A terminal of less than 80 columns and 24 rows shows a part. \
+        It sends the server one request per interval."
     )]
     Top(TopArguments),
     /// Show the statistics of the volumes of a running forebay

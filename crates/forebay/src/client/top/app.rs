@@ -2,14 +2,14 @@
 //! neither the terminal nor the clock.
 
 use crate::client::status::figures::{Figures, Readings, View};
-use forebay_api::{Status, VolumeState};
+use forebay_api::{HistoryPoint, Status, VolumeState};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::cmp::Reverse;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// The samples that are kept of each volume: as many as a wide terminal shows.
-const SAMPLES_MAX: usize = 240;
+/// The samples that are kept of each volume: as many as a very wide terminal shows.
+const SAMPLES_MAX: usize = 480;
 
 /// The figures of one interval, for sparklines.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -84,6 +84,8 @@ pub(super) struct App {
     pub(super) interval: Duration,
     total: History,
     volumes: HashMap<String, History>,
+    /// The volumes whose past was asked for.
+    has_past: HashSet<String>,
     pub(super) order: Order,
     /// The name of the selected volume.
     selected: Option<String>,
@@ -104,6 +106,7 @@ impl App {
             interval,
             total: History::new(),
             volumes: HashMap::new(),
+            has_past: HashSet::new(),
             order: Order::Requests,
             selected: None,
             body: Body::List,
@@ -132,6 +135,34 @@ impl App {
         self.volumes.retain(|name, _| samples.contains_key(name));
         for (name, sample) in samples {
             push(self.volumes.entry(name).or_default(), sample);
+        }
+    }
+
+    /// The volume that is shown in depth, if its past is to be asked for: once.
+    pub(super) fn wanted_past(&mut self) -> Option<String> {
+        let Body::Volume { name, .. } = &self.body else { return None };
+        self.has_past.insert(name.clone()).then(|| name.clone())
+    }
+
+    /// Takes the past of a volume, or of all, from before the first sample. A point counts as often
+    /// as intervals fit into it.
+    pub(super) fn add_past(&mut self, name: Option<&str>, points: &[HistoryPoint]) {
+        let history = match name {
+            None => &mut self.total,
+            Some(name) => self.volumes.entry(name.to_owned()).or_default(),
+        };
+        let newest = points.iter().rev().flat_map(|point| {
+            let requests = point.reads + point.writes;
+            let served = point.read_hits + point.deferred_writes;
+            let sample = Sample {
+                requests_per_second: requests as f64 / point.seconds.max(1) as f64,
+                hit_ratio: (requests > 0).then(|| served as f64 / requests as f64),
+            };
+            let times = (point.seconds as f64 / self.interval.as_secs_f64()).round();
+            std::iter::repeat_n(sample, (times as usize).max(1))
+        });
+        for sample in newest.take(SAMPLES_MAX.saturating_sub(history.len())) {
+            history.push_front(sample);
         }
     }
 

@@ -13,11 +13,17 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Sparkline};
 
-/// The smallest terminal that everything fits in, in columns and rows.
-const COLUMNS_MIN: u16 = 80;
-const ROWS_MIN: u16 = 24;
-/// The rows of a sparkline, without its title.
+/// The smallest terminal that shows anything, in columns and rows.
+const COLUMNS_MIN: u16 = 20;
+const ROWS_MIN: u16 = 5;
+/// The terminal that everything fits in, in columns and rows. A smaller one shows a part.
+const COLUMNS: u16 = 80;
+const ROWS: u16 = 24;
+/// The rows of a sparkline, without its title: at least, and at most on a large terminal.
 const CHART_ROWS: u16 = 3;
+const CHART_ROWS_MAX: u16 = 12;
+/// The rows of the figures, with an empty one below them.
+const FIGURE_ROWS: u16 = 5;
 /// The cells of a bar.
 const BAR_CELLS: usize = 20;
 /// The column where the values of the figures begin.
@@ -47,14 +53,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
         frame.render_widget(Paragraph::new(text), area);
         return;
     }
-    let [head, charts, figures, body, keys] = Layout::vertical([
-        Constraint::Length(2),
-        Constraint::Length(CHART_ROWS + 1),
-        Constraint::Length(5),
-        Constraint::Min(1),
-        Constraint::Length(1),
-    ])
-    .areas(area);
+    let [head, charts, figures, body, keys] = areas(area);
     let mut page_lines = 1;
     if let Some(view) = app.view() {
         draw_head(frame, app, &view, head);
@@ -71,6 +70,25 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
         draw_help(frame, app, area);
     }
     clamp_scroll(app, page_lines);
+}
+
+/// The areas of head, charts, figures, list and keys. A large terminal has larger charts; a small
+/// one lacks the figures, then the charts.
+fn areas(area: Rect) -> [Rect; 5] {
+    let more = area.height.saturating_sub(ROWS) / 4;
+    let charts = match area.height {
+        ..12 => 0,
+        _ => (CHART_ROWS + more).min(CHART_ROWS_MAX) + 1,
+    };
+    let figures = if area.height < 18 { 0 } else { FIGURE_ROWS };
+    Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Length(charts),
+        Constraint::Length(figures),
+        Constraint::Min(1),
+        Constraint::Length(1),
+    ])
+    .areas(area)
 }
 
 /// The figures of the volume that is shown, or of all together.
@@ -157,6 +175,9 @@ fn draw_head(frame: &mut Frame<'_>, app: &App, view: &View<'_>, area: Rect) {
 
 /// Requests per second and hit %.
 fn draw_charts(frame: &mut Frame<'_>, app: &App, of: &Figures, view: &View<'_>, area: Rect) {
+    if area.height == 0 {
+        return;
+    }
     let columns =
         Layout::horizontal([Constraint::Fill(1), Constraint::Length(1), Constraint::Fill(1)]);
     let [left, _, right] = columns.areas(area);
@@ -291,7 +312,8 @@ fn draw_list(frame: &mut Frame<'_>, app: &App, view: &View<'_>, area: Rect) -> u
     // The selected line stays in the middle, as far as there are lines on both sides.
     let first = selected.saturating_sub(fit / 2).min(order.len().saturating_sub(fit));
     let shown = &order[first..order.len().min(first + fit)];
-    let mut page = Page::new(usize::from(area.width));
+    // On a narrow terminal, the last columns are cut off.
+    let mut page = Page::new(usize::from(area.width.max(COLUMNS)));
     volumes::rows(view, shown, &mut page);
     let lines = page.pieces().enumerate().map(|(at, pieces)| {
         let line = line(app, pieces);
@@ -317,7 +339,7 @@ fn draw_volume(
     scroll: usize,
     area: Rect,
 ) -> usize {
-    let mut page = Page::new(usize::from(area.width));
+    let mut page = Page::new(usize::from(area.width.max(COLUMNS)));
     match view.volumes().find(|(volume, _)| volume.name == name) {
         Some((volume, figures)) => details::details(view, volume, figures, &mut page),
         None => page.wrapped(
@@ -347,7 +369,7 @@ fn draw_keys(frame: &mut Frame<'_>, app: &App, area: Rect) {
 }
 
 fn draw_help(frame: &mut Frame<'_>, app: &App, area: Rect) {
-    let (width, height) = (76, HELP.len() as u16 + 2);
+    let (width, height) = (76.min(area.width), (HELP.len() as u16 + 2).min(area.height));
     let area = Rect {
         x: area.width.saturating_sub(width) / 2,
         y: area.height.saturating_sub(height) / 2,

@@ -23,9 +23,12 @@ use ratatui::crossterm::terminal::{
 use rustix::process::{Signal, getpid, kill_process};
 use std::io::{self, IsTerminal, Stdout};
 use std::pin::pin;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+/// How long the past is waited for.
+const PAST_WAIT: Duration = Duration::from_secs(2);
 
 /// `forebay top`.
 ///
@@ -53,6 +56,7 @@ async fn run(client: &Client, mut app: App) -> anyhow::Result<()> {
         _ = signals.next() => return Ok(()),
         status = client.status() => app.add(Instant::now(), status?),
     }
+    add_past(client, &mut app, None).await;
     let (keys, mut events) = unbounded_channel();
     let mut screen = Screen::enter().context("cannot use the terminal")?;
     let reader = std::thread::Builder::new().name("keys".into());
@@ -61,6 +65,9 @@ async fn run(client: &Client, mut app: App) -> anyhow::Result<()> {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
     loop {
+        if let Some(name) = app.wanted_past() {
+            add_past(client, &mut app, Some(&name)).await;
+        }
         let mut reading = pin!(async {
             ticks.tick().await;
             client.status().await
@@ -83,6 +90,14 @@ async fn run(client: &Client, mut app: App) -> anyhow::Result<()> {
             Ok(status) => app.add(Instant::now(), status),
             Err(error) => app.trouble = Some(sentence(&error.into())),
         }
+    }
+}
+
+/// Asks for the past of a volume, or of all. Without an answer, the charts begin with the first
+/// sample, and the next request says why.
+async fn add_past(client: &Client, app: &mut App, name: Option<&str>) {
+    if let Ok(Ok(past)) = timeout(PAST_WAIT, client.history(name, true)).await {
+        app.add_past(name, &past.five_seconds);
     }
 }
 

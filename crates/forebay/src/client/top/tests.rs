@@ -3,7 +3,7 @@
 use super::app::{App, Body, Order, Wish};
 use super::draw::draw;
 use crate::client::status::samples::{failing, healthy, many};
-use forebay_api::Status;
+use forebay_api::{HistoryPoint, Status};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -70,6 +70,7 @@ fn golden(name: &str, text: &str) {
 fn the_screen_at_several_sizes() {
     golden("80x24.txt", &screen(&mut monitor(&failing()), 80, 24));
     golden("120x40.txt", &screen(&mut monitor(&many(40)), 120, 40));
+    golden("60x14.txt", &screen(&mut monitor(&many(40)), 60, 14));
     let mut app = monitor(&healthy());
     assert_eq!(press(&mut app, KeyCode::Enter), Wish::Nothing);
     golden("volume.txt", &screen(&mut app, 80, 24));
@@ -79,13 +80,44 @@ fn the_screen_at_several_sizes() {
 
 #[test]
 fn a_terminal_that_is_too_small_is_told_so() {
-    for (columns, rows) in [(79, 24), (80, 23), (20, 5), (1, 1)] {
+    for (columns, rows) in [(19, 24), (80, 4), (1, 1)] {
         let text = screen(&mut monitor(&healthy()), columns, rows);
         let said = format!("This terminal has {columns} columns and {rows} rows.");
         let fits = said.len() <= usize::from(columns);
         assert_eq!(text.contains(&said), fits, "{text}");
         assert!(!text.contains("VOLUME"), "{text}");
     }
+}
+
+#[test]
+fn a_small_terminal_shows_a_part() {
+    for (columns, rows) in [(79, 24), (80, 23), (40, 12), (20, 5)] {
+        let mut app = monitor(&healthy());
+        let text = screen(&mut app, columns, rows);
+        assert!(text.starts_with("ok") && text.contains("Up/Down"), "{text}");
+        assert_eq!(text.contains("hit %"), rows >= 12, "{text}");
+        // Nothing of what keys show needs more room.
+        for code in [KeyCode::Char('?'), KeyCode::Enter, KeyCode::Enter, KeyCode::End] {
+            let _ = press(&mut app, code);
+            let _ = screen(&mut app, columns, rows);
+        }
+    }
+}
+
+#[test]
+fn the_past_is_shown_before_the_first_interval() {
+    let point = |reads| HistoryPoint { seconds: 5, reads, ..HistoryPoint::default() };
+    let mut app = App::new(Duration::from_secs(1), true);
+    app.add(Instant::now(), healthy());
+    app.add_past(None, &[point(5), point(10)]);
+    let rates: Vec<_> = app.history().iter().map(|it| it.requests_per_second).collect();
+    assert_eq!(rates, [[1.0; 5], [2.0; 5]].concat(), "a column for each second");
+    app.add_past(None, &vec![point(1); 1_000]);
+    assert_eq!(app.history().len(), 480, "no more than is kept");
+    assert_eq!(app.wanted_past(), None);
+    let _ = press(&mut app, KeyCode::Enter);
+    assert!(app.wanted_past().is_some());
+    assert_eq!(app.wanted_past(), None, "asked for once");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The statistics of all volumes over time, and their totals over restarts.
 //!
-//! A thread observes the counters every 30 s, and so does each query. Totals belong to the
+//! A thread observes the counters every 5 s, or every 30 s if there are many volumes, and so does
+//! each query. Totals belong to the
 //! name and backing of a volume, and so does its past. They are kept in the state directory: totals
 //! are written every five minutes if they have changed, the past every hour, and both when the
 //! server stops or is upgraded. A kill loses what was counted since.
@@ -19,7 +20,7 @@ use forebay_control::StatisticsManager;
 use forebay_format::{Group, Identity, STATISTICS_BYTES_MAX, StatisticsFile, pack, unpack};
 use forebay_runtime::{NamedStatistics, Runtime, VolumeStatistics};
 use forebay_types::LINE_BYTES;
-use past::{Content, Past};
+use past::{Content, FINE_VOLUMES, Past};
 use periods::Series;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -27,11 +28,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 /// The interval at which the counters are observed.
-const OBSERVE: Duration = Duration::from_secs(30);
+const OBSERVE: Duration = Duration::from_secs(5);
+/// Every which observation takes place with more volumes than have intervals of five seconds.
+const OBSERVATIONS_OF_MANY: u32 = 6;
 /// Observations between two writes of the totals.
-const OBSERVATIONS_PER_WRITE: u32 = 10;
+const OBSERVATIONS_PER_WRITE: u32 = 60;
 /// The same for the past: it is written once an hour.
-const OBSERVATIONS_PER_WRITE_OF_PAST: u32 = 120;
+const OBSERVATIONS_PER_WRITE_OF_PAST: u32 = 720;
 /// Volumes whose totals are kept although they are not served: the ones served last.
 const UNSERVED_MAX: usize = 256;
 
@@ -97,11 +100,14 @@ impl History {
 
     /// The past of one volume, or of all together, as of the last observation; `None` if there is
     /// no such volume.
-    pub(super) fn past(&self, name: Option<&str>) -> Option<forebay_api::History> {
-        let state = self.state();
+    pub(super) fn past(&self, name: Option<&str>, is_fine: bool) -> Option<forebay_api::History> {
+        let (state, now) = (self.state(), clock_s());
+        let pasts = state.served.values().map(|entry| &entry.past);
         Some(match name {
-            None => past::history(state.served.values().map(|entry| &entry.past), clock_s()),
-            Some(name) => past::history(std::iter::once(&state.served.get(name)?.past), clock_s()),
+            None => past::history(pasts, now, is_fine),
+            Some(name) => {
+                past::history(std::iter::once(&state.served.get(name)?.past), now, is_fine)
+            }
         })
     }
 
@@ -170,9 +176,9 @@ impl StatisticsManager for Observer {
         self.history.volume_statistics(name)
     }
 
-    fn history(&self, name: Option<&str>) -> Option<forebay_api::History> {
+    fn history(&self, name: Option<&str>, is_fine: bool) -> Option<forebay_api::History> {
         self.observe();
-        self.history.past(name)
+        self.history.past(name, is_fine)
     }
 }
 
@@ -181,8 +187,11 @@ pub(super) fn start(observer: &Arc<Observer>) -> std::io::Result<Periodic> {
     let observer = Arc::clone(observer);
     let mut observations = 0;
     Periodic::start("statistics", OBSERVE, move || {
-        observer.observe();
         observations += 1;
+        let is_many = observer.history.state().served.len() > FINE_VOLUMES;
+        if !is_many || observations % OBSERVATIONS_OF_MANY == 0 {
+            observer.observe();
+        }
         if observations % OBSERVATIONS_PER_WRITE_OF_PAST == 0 {
             observer.history.save();
         } else if observations % OBSERVATIONS_PER_WRITE == 0 {
@@ -205,9 +214,10 @@ impl State {
             };
             let numbers = volume.statistics.into_numbers();
             let unserved = &mut self.unserved;
+            let is_fine = self.served.len() < FINE_VOLUMES;
             let entry = self.served.entry(volume.name).or_insert_with(|| {
                 let (total, past) = take(unserved, &volume.identity, numbers.len());
-                let past = Past::new(past.as_deref(), &total, clock_s);
+                let past = Past::new(past.as_deref(), &total, clock_s, is_fine);
                 let series = Series::new(total, now_s);
                 Entry { identity: volume.identity, series, past, disk_in_flight: 0 }
             });

@@ -1,6 +1,7 @@
-//! What was counted of a volume in the past: intervals of five minutes for a day, and of an hour
-//! for ten days. Pure: the time is an argument, and is that of the system, so that the intervals of
-//! all volumes end together and survive a restart.
+//! What was counted of a volume in the past: intervals of five seconds for an hour, of five minutes
+//! for a day, and of an hour for ten days. Pure: the time is an argument, and is that of the
+//! system, so that the intervals of all volumes end together. Those of five seconds end with the
+//! process, the others survive a restart.
 
 use forebay_api::{History, HistoryPoint};
 use forebay_format::{Group, pack, unpack};
@@ -8,8 +9,12 @@ use forebay_runtime::{LatencyClass, VolumeStatistics};
 use std::collections::VecDeque;
 
 /// The length of the intervals in seconds, and how many are kept.
-const RINGS: [(u64, usize); 2] = [(300, 288), (3_600, 240)];
-const POINTS: usize = RINGS[0].1 + RINGS[1].1;
+const RINGS: [(u64, usize); 3] = [(5, 720), (300, 288), (3_600, 240)];
+/// The first ring that is kept over restarts.
+const KEPT: usize = 1;
+const POINTS: usize = RINGS[1].1 + RINGS[2].1;
+/// Volumes with intervals of five seconds: about 60 KiB for each.
+pub(super) const FINE_VOLUMES: usize = 64;
 
 /// The latencies of a point, in the order of its numbers.
 const LATENCIES: [LatencyClass; 6] = [
@@ -46,6 +51,8 @@ struct Point([u64; NUMBERS]);
 #[derive(Debug)]
 pub(super) struct Past {
     rings: [Ring; RINGS.len()],
+    /// Whether it has intervals of five seconds.
+    is_fine: bool,
 }
 
 #[derive(Debug)]
@@ -59,23 +66,25 @@ struct Ring {
 impl Past {
     /// A past that continues now. `kept` are its points as [`Past::kept`] returned them; others are
     /// dropped.
-    pub(super) fn new(kept: Option<&[u8]>, total: &[u64], now_s: u64) -> Self {
+    pub(super) fn new(kept: Option<&[u8]>, total: &[u64], now_s: u64, is_fine: bool) -> Self {
         let numbers = kept.and_then(|kept| unpack(kept, POINTS * NUMBERS)).unwrap_or_default();
         let (points, _) = numbers.as_chunks::<NUMBERS>();
         let mut points = points.iter();
-        let rings = RINGS.map(|(_, most)| {
+        let rings = std::array::from_fn(|at| {
             let mut ring = Ring { begun: (now_s, pack(total)), points: VecDeque::new() };
+            let most = if at < KEPT { 0 } else { RINGS[at].1 };
             for point in points.by_ref().take(most).filter(|point| point[0] != 0) {
                 ring.points.push_back((point[0], pack(point)));
             }
             ring
         });
-        Self { rings }
+        Self { rings, is_fine }
     }
 
     /// Takes the total of a volume. Ends the intervals that are over.
     pub(super) fn observe(&mut self, total: &[u64], content: Content, now_s: u64) {
-        for (ring, (interval_s, most)) in self.rings.iter_mut().zip(RINGS) {
+        let first = if self.is_fine { 0 } else { KEPT };
+        for (ring, (interval_s, most)) in self.rings.iter_mut().zip(RINGS).skip(first) {
             let (begun_s, before) = &ring.begun;
             if now_s / interval_s == begun_s / interval_s {
                 continue;
@@ -97,7 +106,7 @@ impl Past {
     /// The points, packed, to be kept over restarts.
     pub(super) fn kept(&self) -> Vec<u8> {
         let mut numbers = Vec::with_capacity(POINTS * NUMBERS);
-        for (ring, (_, most)) in self.rings.iter().zip(RINGS) {
+        for (ring, (_, most)) in self.rings.iter().zip(RINGS).skip(KEPT) {
             let end = numbers.len() + most * NUMBERS;
             for point in ring.points() {
                 numbers.extend_from_slice(&point.0);
@@ -117,11 +126,20 @@ impl Ring {
     }
 }
 
-/// The past of one volume, or the sum of several.
-pub(super) fn history<'a>(pasts: impl Iterator<Item = &'a Past> + Clone, now: u64) -> History {
-    let [five_minutes, hours] = std::array::from_fn(|ring| {
+/// The past of one volume, or the sum of several, with the intervals of five seconds if they are
+/// wanted and all have them.
+pub(super) fn history<'a>(
+    pasts: impl Iterator<Item = &'a Past> + Clone,
+    now: u64,
+    is_fine: bool,
+) -> History {
+    let is_fine = is_fine && pasts.clone().all(|past| past.is_fine);
+    let [five_seconds, five_minutes, hours] = std::array::from_fn(|ring| {
         let interval_s = RINGS[ring].0;
         let mut sums = std::collections::BTreeMap::new();
+        if ring < KEPT && !is_fine {
+            return Vec::new();
+        }
         for point in pasts.clone().flat_map(|past| past.rings[ring].points()) {
             // Intervals of several volumes end in the same observation, or nearly so.
             let sum = sums.entry(point.0[0] / interval_s).or_insert(Point([0; NUMBERS]));
@@ -129,7 +147,7 @@ pub(super) fn history<'a>(pasts: impl Iterator<Item = &'a Past> + Clone, now: u6
         }
         sums.values().map(Point::shown).collect()
     });
-    History { now, five_minutes, hours }
+    History { now, five_seconds, five_minutes, hours }
 }
 
 impl Point {
@@ -249,16 +267,17 @@ mod tests {
     }
 
     fn shown(past: &Past) -> History {
-        history(std::iter::once(past), 0)
+        history(std::iter::once(past), 0, false)
     }
 
     #[test]
     fn intervals_end_with_the_clock_and_the_oldest_are_dropped() {
         let days = 12 * 86_400;
-        let mut past = Past::new(None, &total(1_000_050), 1_000_050);
+        let mut past = Past::new(None, &total(1_000_050), 1_000_050, true);
         run(&mut past, 1_000_050, 1_000_050 + days);
         let History { five_minutes, hours, .. } = shown(&past);
-        for (points, (interval_s, most)) in [five_minutes, hours].iter().zip(RINGS) {
+        for (points, (interval_s, most)) in [five_minutes, hours].iter().zip(&RINGS[KEPT..]) {
+            let (interval_s, most) = (*interval_s, *most);
             assert_eq!(points.len(), most);
             assert!(
                 points.windows(2).all(|pair| pair[0].ended_at + interval_s == pair[1].ended_at)
@@ -275,22 +294,39 @@ mod tests {
 
     #[test]
     fn the_points_are_kept_and_continue_after_a_gap() {
-        let mut past = Past::new(None, &total(0), 900);
+        let mut past = Past::new(None, &total(0), 900, true);
         run(&mut past, 900, 9_000);
         let before = shown(&past);
-        let mut past = Past::new(Some(&past.kept()), &total(0), 20_010);
+        let mut past = Past::new(Some(&past.kept()), &total(0), 20_010, true);
         assert_eq!(shown(&past), before);
         past.observe(&total(7), content(1), 20_100);
         let after = shown(&past);
         assert_eq!(after.five_minutes.len(), before.five_minutes.len() + 1);
         let last = after.five_minutes.last().unwrap();
         assert_eq!((last.ended_at, last.seconds, last.reads), (20_100, 90, 7));
-        assert_eq!(shown(&Past::new(Some(b"\x80"), &total(0), 0)), History::default());
+        assert_eq!(shown(&Past::new(Some(b"\x80"), &total(0), 0, true)), History::default());
+    }
+
+    #[test]
+    fn the_last_hour_has_intervals_of_five_seconds_if_they_are_wanted() {
+        let mut past = Past::new(None, &total(1_000), 1_000, true);
+        for now_s in (1_000..=8_000).step_by(5) {
+            past.observe(&total(now_s), content(now_s), now_s);
+        }
+        let fine = history(std::iter::once(&past), 0, true).five_seconds;
+        assert_eq!(fine.len(), 720);
+        assert!(fine.windows(2).all(|pair| pair[0].ended_at + 5 == pair[1].ended_at));
+        assert!(fine.iter().all(|point| (point.seconds, point.reads) == (5, 5)));
+        assert!(shown(&past).five_seconds.is_empty(), "not wanted");
+        let mut coarse = Past::new(None, &total(0), 0, false);
+        coarse.observe(&total(9), content(0), 600);
+        let both = history([&past, &coarse].into_iter(), 0, true);
+        assert!(both.five_seconds.is_empty() && !both.five_minutes.is_empty());
     }
 
     #[test]
     fn points_after_the_present_are_dropped_when_the_clock_is_set_back() {
-        let mut past = Past::new(None, &total(0), 90_000);
+        let mut past = Past::new(None, &total(0), 90_000, true);
         run(&mut past, 90_000, 99_000);
         past.observe(&total(99_000), content(0), 93_010);
         let ends = shown(&past).five_minutes.iter().map(|point| point.ended_at).collect::<Vec<_>>();
@@ -299,12 +335,12 @@ mod tests {
 
     #[test]
     fn volumes_add_up() {
-        let mut pasts = [Past::new(None, &total(0), 0), Past::new(None, &total(0), 0)];
+        let mut pasts = [(); 2].map(|()| Past::new(None, &total(0), 0, true));
         for past in &mut pasts {
             past.observe(&total(5), content(3), 310);
         }
         pasts[1].observe(&total(6), content(4), 615);
-        let sum = history(pasts.iter(), 0).five_minutes;
+        let sum = history(pasts.iter(), 0, true).five_minutes;
         let figures = sum.iter().map(|it| (it.ended_at, it.seconds, it.reads, it.dirty_bytes));
         assert_eq!(figures.collect::<Vec<_>>(), [(310, 310, 10, 6), (615, 305, 1, 4)]);
     }
@@ -314,7 +350,7 @@ mod tests {
         let mut statistics = VolumeStatistics::default();
         let count = statistics.clone().into_numbers().len();
         statistics = VolumeStatistics::from_numbers(&vec![1; count]);
-        let mut past = Past::new(None, &vec![0; count], 0);
+        let mut past = Past::new(None, &vec![0; count], 0, true);
         past.observe(&statistics.clone().into_numbers(), content(0), 300);
         let point = &shown(&past).five_minutes[0];
         let expected = statistics.latencies.of(LatencyClass::DiskRead).mean_us();

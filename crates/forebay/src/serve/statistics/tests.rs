@@ -70,14 +70,14 @@ fn the_totals_of_the_volumes_served_last_are_kept() {
 fn the_past_is_kept_over_restarts_and_while_a_volume_is_not_served() {
     let directory = tempfile::tempdir().unwrap();
     let points = |history: &History, name| {
-        let past = history.past(name).unwrap().five_minutes;
+        let past = history.past(name, false).unwrap().five_minutes;
         past.iter().map(|point| (point.ended_at, point.reads)).collect::<Vec<_>>()
     };
     let history = History::open(directory.path());
     history.state().observe(vec![volume("a", 1, 0, 5), volume("b", 2, 1, 0)], 0, 600);
     history.state().observe(vec![volume("a", 1, 0, 7), volume("b", 2, 1, 3)], 300, 900);
     assert_eq!([points(&history, Some("a")), points(&history, None)], [[(900, 7)], [(900, 10)]]);
-    assert_eq!(history.past(Some("c")), None);
+    assert_eq!(history.past(Some("c"), false), None);
     history.state().observe(vec![volume("b", 2, 1, 3)], 310, 910);
     history.save();
     let history = History::open(directory.path());
@@ -87,7 +87,7 @@ fn the_past_is_kept_over_restarts_and_while_a_volume_is_not_served() {
     assert_eq!(points(&history, Some("a")), [(900, 7), (1200, 1)]);
     let dirty = NamedStatistics { dirty_lines: 2, ..volume("a", 1, 0, 1) };
     history.state().observe(vec![dirty], 570, 1500);
-    assert_eq!(history.past(None).unwrap().five_minutes[2].dirty_bytes, 2 * LINE_BYTES);
+    assert_eq!(history.past(None, false).unwrap().five_minutes[2].dirty_bytes, 2 * LINE_BYTES);
 }
 
 #[test]
