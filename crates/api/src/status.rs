@@ -76,6 +76,9 @@ pub struct Status {
     /// What background work may use.
     #[serde(default)]
     pub background: BackgroundStatus,
+    /// The server's log.
+    #[serde(default)]
+    pub log: LogStatus,
     /// Open NBD connections.
     pub connections: u64,
     /// The NBD listeners, with the ports that the system chose: `tcp:[::]:10809`.
@@ -90,6 +93,15 @@ pub struct Status {
     /// The vault; null without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vault: Option<VaultStatus>,
+}
+
+/// The server's log, whose reader may be too slow. The server does not wait for it.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct LogStatus {
+    /// Lines that were dropped since the start.
+    pub dropped_lines: u64,
+    /// How long a line has been waiting for the reader.
+    pub waiting_seconds: u64,
 }
 
 /// Memory of the cache, in bytes.

@@ -4,6 +4,7 @@
 //! queue is unbounded: the I/O in flight is limited where requests enter.
 
 use crate::{Io, sync::lock};
+use forebay_threads::Thread;
 use forebay_types::IoError;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -21,7 +22,7 @@ struct Shared {
     state: Mutex<State>,
     wake: Condvar,
     work: Work,
-    name: &'static str,
+    thread: Thread,
     thread_count_max: usize,
 }
 
@@ -35,12 +36,17 @@ struct State {
 
 impl ThreadPool {
     /// A pool of up to `thread_count_max` threads; none is running yet.
-    pub(crate) fn new(name: &'static str, thread_count_max: usize, work: Work) -> Self {
+    pub(crate) fn new(thread: Thread, thread_count_max: usize, work: Work) -> Self {
         assert!(thread_count_max > 0, "a pool needs at least one thread");
         let (queue, threads) = (VecDeque::new(), Vec::new());
         let state = State { queue, idle: 0, threads, is_stopping: false };
-        let shared =
-            Shared { state: Mutex::new(state), wake: Condvar::new(), work, name, thread_count_max };
+        let shared = Shared {
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            work,
+            thread,
+            thread_count_max,
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -50,8 +56,7 @@ impl ThreadPool {
         state.queue.push_back(io);
         if state.queue.len() > state.idle && state.threads.len() < self.shared.thread_count_max {
             let shared = self.shared.clone();
-            let thread = thread::Builder::new().name(self.shared.name.into());
-            match thread.spawn(move || shared.serve()) {
+            match self.shared.thread.spawn(move || shared.serve()) {
                 Ok(thread) => state.threads.push(thread),
                 // With another thread running, the I/O only waits longer.
                 Err(_) if !state.threads.is_empty() => {}
@@ -133,7 +138,7 @@ mod tests {
             barrier.wait();
             io.done.complete(Ok(()));
         };
-        let pool = ThreadPool::new("test", 4, Box::new(work));
+        let pool = ThreadPool::new(Thread::named("test"), 4, Box::new(work));
         let wait = Wait::new(32);
         (0..32).for_each(|tag| pool.submit(flush(&wait, tag)));
         assert_eq!(wait.all(), vec![Ok(()); 32]);
@@ -143,7 +148,8 @@ mod tests {
     #[test]
     fn queued_io_completes_before_the_pool_ends() {
         let wait = Wait::new(64);
-        let pool = ThreadPool::new("test", 1, Box::new(|io: Io| io.done.complete(Ok(()))));
+        let pool =
+            ThreadPool::new(Thread::named("test"), 1, Box::new(|io: Io| io.done.complete(Ok(()))));
         (0..64).for_each(|tag| pool.submit(flush(&wait, tag)));
         drop(pool);
         assert_eq!(wait.all(), vec![Ok(()); 64]);

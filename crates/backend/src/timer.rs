@@ -6,11 +6,12 @@
 
 use crate::sync::lock;
 use crate::thread_pool::join_unless_self;
+use forebay_threads::Thread;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long before an event the thread begins to spin instead of sleeping. A sleep overruns by
@@ -126,7 +127,7 @@ impl TimerHandle {
         }
         if state.thread.is_none() {
             let shared = self.shared.clone();
-            let thread = thread::Builder::new().name("timer".into()).spawn(move || shared.serve());
+            let thread = Thread::named("timer").spawn(move || shared.serve());
             match thread {
                 Ok(thread) => state.thread = Some(thread),
                 Err(error) => {

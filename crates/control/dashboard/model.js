@@ -348,6 +348,9 @@ export function problems(status) {
     } else warn(text);
   }
   if (memory.sizing?.state === "short") warn(`memory is short: ${memory.sizing.reason}`);
+  if (status.log?.waiting_seconds >= 5) {
+    warn(`the log is not read: lines dropped: ${status.log.dropped_lines}`);
+  }
   if (status.rolled_back) warn("the last upgrade failed, and this is the old program again");
   return found.sort((a, b) => (a.level === "bad" ? 0 : 1) - (b.level === "bad" ? 0 : 1));
 }

@@ -8,8 +8,8 @@ use crate::{
 use forebay_api::{
     Analysis, AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, BackgroundStatus,
     DrillReport, ErrorKind, GatherSource, GatherStatus, History, HistoryPoint, JournalStatus,
-    LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus, Problem,
-    Progress, SlowRequest, SlowRequests, Statistics, StatisticsOfVolume, Status, TraceEnd,
+    LearnStatus, LogStatus, Memory, PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus,
+    Problem, Progress, SlowRequest, SlowRequests, Statistics, StatisticsOfVolume, Status, TraceEnd,
     TraceRequest, TraceSummary, UnservedWrites, VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ServerChange, VolumeChange, VolumeSpec};
@@ -271,6 +271,7 @@ impl Manager for FakeManager {
             division: None,
             patrol: PatrolStatus { ecc: "parity".into(), ..PatrolStatus::default() },
             background: BackgroundStatus { setting: "auto".into(), ..BackgroundStatus::default() },
+            log: LogStatus::default(),
             connections: 3,
             listeners: vec!["tcp:[::1]:10809".into()],
             volumes,

@@ -23,6 +23,7 @@ mod serve;
 mod signals;
 mod usage;
 
+use anyhow::Context;
 use clap::Parser;
 use cli::{Cli, Command};
 use std::process::ExitCode;
@@ -34,7 +35,9 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Serve(arguments) => {
-            return run_server(arguments).unwrap_or_else(|error| report::failure(&error));
+            let code = run_server(arguments).unwrap_or_else(|error| report::failure(&error));
+            logging::flush();
+            return code;
         }
         Command::Status(arguments) => client::status::status(&arguments),
         Command::Top(arguments) => client::top::top(&arguments),
@@ -74,7 +77,9 @@ fn run_server(arguments: arguments::ServeArguments) -> anyhow::Result<ExitCode> 
         report::print("the configuration is valid\n")?;
         return Ok(ExitCode::SUCCESS);
     }
-    logging::start(config.log);
+    logging::log_panics();
+    forebay_threads::make_essential();
+    logging::start(config.log).context("cannot start the thread of the log")?;
     if keeper::is_wanted(config.keeper) {
         return keeper::run();
     }

@@ -193,9 +193,9 @@ pub(crate) fn warn(sentence: &str) {
     print_error(&format!("warning: {sentence}"));
 }
 
-/// Prints one line on standard error. A failure to print cannot be reported.
+/// Prints one line on standard error. A server does not wait for the reader.
 fn print_error(sentence: &str) {
-    let _ = writeln!(io::stderr(), "forebay: {}", Shown::line(sentence));
+    crate::logging::print(format!("forebay: {}\n", Shown::line(sentence)));
 }
 
 /// Writes to standard output. A closed pipe is no error, as the reader may be `head`.

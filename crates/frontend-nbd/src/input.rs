@@ -13,11 +13,11 @@ use forebay_frontend::{
     ClientRequest, LookAhead, Memory, Refusal, Reservation, Sockets, WorkerContext,
 };
 use forebay_nbd::{Command, Negotiated, Parse, Request, Step};
+use forebay_threads::contain;
 use forebay_types::IoError;
 use forebay_volume::{Payload, RequestKind};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How the parser continues after a step.
 pub(crate) enum Next {
@@ -173,10 +173,10 @@ impl<C: WorkerContext> Serving<'_, C> {
         let mut consumed = 0;
         let mut step = Step::NeedMore;
         // A panic ends only this connection: the handshake changes no state but its own.
-        let advanced = catch_unwind(AssertUnwindSafe(|| {
+        let advanced = contain(|| {
             let queued = &mut conn.queued;
             queued.push_header(|out| (consumed, step) = handshake.advance(bytes, &exports, out));
-        }));
+        });
         if advanced.is_err() {
             self.disconnect(index, "internal error in the handshake; see the panic above");
             return Next::Wait;

@@ -10,6 +10,7 @@
 use crate::locks::{Lock, order};
 use crate::pool::SLAB_BYTES;
 use crate::shared::Shared;
+use forebay_threads::Thread;
 use forebay_types::LINE_BYTES;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -89,9 +90,7 @@ impl Collapser {
         let weak = Arc::downgrade(shared);
         let stops = Arc::new(AtomicBool::new(false));
         let thread_stops = Arc::clone(&stops);
-        let thread = std::thread::Builder::new()
-            .name("pool-collapser".into())
-            .spawn(move || run(&weak, &thread_stops));
+        let thread = Thread::named("pool-collapser").spawn(move || run(&weak, &thread_stops));
         if let Err(error) = &thread {
             tracing::debug!(%error, "cannot start the collapser, the pool stays on small pages");
         }

@@ -17,6 +17,7 @@ use crate::protect::patrol;
 use crate::shared::Shared;
 use forebay_engine::{MemoryStep, Outbox, ResizeStep, Slab};
 use forebay_policy::{MemoryBounds, MemoryUse};
+use forebay_threads::Thread;
 use forebay_types::{Blame, Fault, LINE_BYTES, Remedy, Size};
 use std::cmp::Reverse;
 use std::io;
@@ -230,8 +231,8 @@ impl Resizer {
             Some(running) => running.thread().unpark(),
             None => {
                 let (weak, stops) = (Arc::downgrade(shared), Arc::clone(&self.stops));
-                let builder = std::thread::Builder::new().name("pool-resizer".into());
-                *thread = Some(builder.spawn(move || run(&weak, &stops))?);
+                let resizer = Thread::named("pool-resizer");
+                *thread = Some(resizer.spawn(move || run(&weak, &stops))?);
             }
         }
         Ok(true)

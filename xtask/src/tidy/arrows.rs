@@ -6,8 +6,9 @@ use super::Finding;
 
 /// Each crate by its directory, and its permitted workspace dependencies. Anything else is an
 /// error, so a new crate must be added here first. Dev-dependencies are not checked.
-const ARROWS: [(&str, &[&str]); 21] = [
+const ARROWS: [(&str, &[&str]); 22] = [
     ("types", &[]),
+    ("threads", &[]),
     ("ecc", &["types"]),
     ("policy", &["types"]),
     ("format", &["types"]),
@@ -16,22 +17,26 @@ const ARROWS: [(&str, &[&str]); 21] = [
     ("volume", &["types", "engine", "policy"]),
     ("advice", &["types", "policy", "volume"]),
     ("nbd", &["types"]),
-    ("backend", &["types", "nbd"]),
+    ("backend", &["types", "threads", "nbd"]),
     ("frontend", &["types", "engine", "volume"]),
-    ("frontend-nbd", &["types", "engine", "volume", "nbd", "frontend"]),
+    ("frontend-nbd", &["types", "threads", "engine", "volume", "nbd", "frontend"]),
     (
         "runtime",
-        &["types", "ecc", "policy", "format", "journal", "engine", "volume", "frontend", "backend"],
+        &[
+            "types", "threads", "ecc", "policy", "format", "journal", "engine", "volume",
+            "frontend", "backend",
+        ],
     ),
     ("api", &["types"]),
     ("config", &["types"]),
-    ("power", &["types"]),
+    ("power", &["types", "threads"]),
     ("control", &["types", "api", "config"]),
     ("lab", &["types", "ecc", "policy", "engine", "volume", "format", "journal", "backend"]),
     (
         "forebay",
         &[
             "types",
+            "threads",
             "advice",
             "format",
             "journal",

@@ -11,6 +11,7 @@ mod changelog;
 mod documents;
 mod rules;
 mod source;
+mod threads;
 mod types;
 
 use anyhow::{Context, Result};
@@ -68,9 +69,12 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
             documents::specification(&text, &files, read, &mut findings);
         }
     }
+    let mut named = Vec::new();
     for package in &packages {
-        check_package(root, package, &files, &mut findings)?;
+        check_package(root, package, &files, &mut named, &mut findings)?;
     }
+    let table = read(root, Path::new(threads::TABLE)).unwrap_or_default();
+    threads::table(&table, &named, &mut findings);
     match fs::read_to_string(root.join("CHANGELOG.md")) {
         Ok(text) => changelog::check(&text, &mut findings),
         Err(error) => findings.push(Finding {
@@ -88,6 +92,7 @@ fn check_package(
     root: &Path,
     package: &Path,
     files: &[PathBuf],
+    named: &mut Vec<threads::Named>,
     findings: &mut Vec<Finding>,
 ) -> Result<()> {
     let name = package.file_name().and_then(|name| name.to_str()).unwrap_or("");
@@ -109,6 +114,7 @@ fn check_package(
             source.all_is_test();
         }
         rules::check_source(name, file, source, findings);
+        threads::check(package, file, source, named, findings);
         if !outside {
             rules::module_doc(file, source, findings);
             let found = modules.contains(*file) || test_modules.contains(*file);

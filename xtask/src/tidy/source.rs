@@ -174,6 +174,18 @@ impl Source {
         text.split('"').nth(1).map(str::to_owned)
     }
 
+    /// The positions of `call`, which ends with a parenthesis, in the code, each with the text of
+    /// its argument if that is a plain string.
+    pub fn arguments(&self, call: &str) -> Vec<(usize, Option<String>)> {
+        let call: Vec<char> = call.chars().collect();
+        let called = |at: &usize| self.code[*at..].starts_with(&call);
+        let argument = |at: usize| {
+            let rest: String = self.text[at + call.len()..].iter().take(200).collect();
+            Some(rest.trim_start().strip_prefix('"')?.split('"').next()?.to_owned())
+        };
+        (0..self.code.len()).filter(called).map(|at| (at, argument(at))).collect()
+    }
+
     /// Positions of `word` as a whole word.
     pub fn words(&self, word: &str) -> Vec<usize> {
         let word: Vec<char> = word.chars().collect();

@@ -20,6 +20,7 @@ pub use open::FileError;
 
 use crate::thread_pool::ThreadPool;
 use crate::{Backend, Description, Displaced, Extent, Io, OpenOptions};
+use forebay_threads::Thread;
 use forebay_types::ByteRange;
 pub(crate) use open::identity_at;
 use presence::Presence;
@@ -57,7 +58,11 @@ impl FileBackend {
         let store = Arc::new(Store::new(opened.file, opened.is_block, &opened.description));
         let presence = Presence::new(path, &store, !options.read_only);
         let worker = store.clone();
-        let pool = ThreadPool::new("disk", THREAD_COUNT_MAX, Box::new(move |io| worker.answer(io)));
+        let pool = ThreadPool::new(
+            Thread::named("disk"),
+            THREAD_COUNT_MAX,
+            Box::new(move |io| worker.answer(io)),
+        );
         let (description, locks) = (opened.description, opened.locks);
         Ok(Self { store, pool, presence, description, _locks: locks })
     }

@@ -10,6 +10,7 @@ use super::describe;
 use crate::spec::{Fields, SpecError, number};
 use crate::thread_pool::join_unless_self;
 use crate::{Backend, Description, Io, IoKind, OpenError};
+use forebay_threads::Thread;
 use forebay_types::{ByteRange, Fault, Remedy};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Queue length of the writer thread: the requests of a fast volume in a second, in 4 MiB of
@@ -75,7 +76,7 @@ impl Trace {
                 );
             }
         };
-        let writer = thread::Builder::new().name("trace".into()).spawn(write).map_err(fail)?;
+        let writer = Thread::named("trace").spawn(write).map_err(fail)?;
         Ok(Self {
             started: Instant::now(),
             lines: Some(lines),

@@ -28,10 +28,11 @@ use crate::{Backend, Buffer, Description, Extent, Io, IoKind, OpenOptions};
 use connect::Target;
 use forebay_nbd::client::Opened;
 use forebay_nbd::proto::export_flag;
+use forebay_threads::Thread;
 use forebay_types::{ByteRange, DiskGeometry, SECTOR_BYTES};
 use link::{Link, Work};
 use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use threads::Shared;
 
@@ -88,10 +89,9 @@ impl NbdBackend {
         let fail = |source| NbdError::Thread { url: name.to_owned(), source };
         // If the second thread cannot be started, dropping the backend ends the first.
         let sending = shared.clone();
-        let sender = thread::Builder::new().name("nbd-send".into()).spawn(move || sending.send());
+        let sender = Thread::named("nbd-send").spawn(move || sending.send());
         backend.threads.push(sender.map_err(fail)?);
-        let receiver =
-            thread::Builder::new().name("nbd-receive".into()).spawn(move || shared.receive(input));
+        let receiver = Thread::named("nbd-receive").spawn(move || shared.receive(input));
         backend.threads.push(receiver.map_err(fail)?);
         Ok(backend)
     }

@@ -30,6 +30,10 @@ pub(super) fn program(text: &mut Text, status: &Status) {
     text.one(Gauge, "uptime_seconds", "Time since the start.", status.uptime_seconds);
     text.one(Gauge, "workers", "Threads of the data path.", status.workers);
     text.one(Gauge, "connections", "Connected clients.", status.connections);
+    let help = "Lines of the log that were dropped, because the log was not read in time.";
+    text.one(Counter, "log_dropped_lines_total", help, status.log.dropped_lines);
+    let help = "How long a line of the log has been waiting for the log's reader.";
+    text.one(Gauge, "log_waiting_seconds", help, status.log.waiting_seconds);
     let memory = &status.memory;
     for (name, help, bytes) in [
         ("memory_limit_bytes", "Limit of the memory of the cache.", memory.limit_bytes),

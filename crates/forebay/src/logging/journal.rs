@@ -1,11 +1,13 @@
 //! The log in the system's journal, where each field of an event is a field of the entry: the
 //! [native protocol](https://systemd.io/JOURNAL_NATIVE_PROTOCOL/) of systemd.
 
+use super::queue::{Queue, Record};
 use std::{
     fmt::{Debug, Write},
     io::{self, ErrorKind},
     os::unix::net::UnixDatagram,
     path::PathBuf,
+    sync::Arc,
 };
 use tracing::{
     Event, Level, Subscriber,
@@ -25,13 +27,13 @@ pub(super) fn is_journal(announced: Option<&str>, (device, inode): (u64, u64)) -
         == Some((&device.to_string(), &inode.to_string()))
 }
 
-/// Sends events to the journal.
-pub(super) struct Journal {
+/// The journal's socket.
+pub(super) struct Socket {
     socket: UnixDatagram,
     path: PathBuf,
 }
 
-impl Journal {
+impl Socket {
     /// The journal that listens at `path`.
     ///
     /// # Errors
@@ -43,21 +45,24 @@ impl Journal {
         Ok(Self { socket, path })
     }
 
-    /// Sends an entry. Without the journal, it is written to standard error.
-    fn send(&self, entry: &Entry) {
-        let sent = loop {
-            match self.socket.send_to(&entry.bytes, &self.path) {
+    /// Sends an entry. Waits while the journal does not read.
+    ///
+    /// # Errors
+    /// If the journal is gone, or the entry too long.
+    pub(super) fn send(&self, entry: &[u8]) -> io::Result<()> {
+        loop {
+            match self.socket.send_to(entry, &self.path) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                sent => break sent,
+                sent => return sent.map(drop),
             }
-        };
-        if sent.is_err() {
-            eprintln!("{}", entry.message);
         }
     }
 }
 
-impl<S: Subscriber> Layer<S> for Journal {
+/// Queues events as entries of the journal.
+pub(super) struct Entries(pub(super) Arc<Queue>);
+
+impl<S: Subscriber> Layer<S> for Entries {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut entry = Entry::default();
         event.record(&mut entry);
@@ -73,7 +78,7 @@ impl<S: Subscriber> Layer<S> for Journal {
         entry.add("TARGET", metadata.target());
         let message = entry.message.clone();
         entry.add("MESSAGE", &message);
-        self.send(&entry);
+        self.0.push(Record::Entry { bytes: entry.bytes, message });
     }
 }
 
@@ -128,20 +133,40 @@ impl Visit for Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
     use tracing_subscriber::layer::SubscriberExt;
+
+    /// The journal's end of its socket, and a queue whose entries are sent there.
+    fn journal(directory: &Path) -> (UnixDatagram, Arc<Queue>) {
+        let path = directory.join("socket");
+        assert!(Socket::open(path.clone()).is_err(), "nothing listens");
+        let listener = UnixDatagram::bind(&path).unwrap();
+        let socket = Socket::open(path).unwrap();
+        let mut bytes = [0; 16];
+        assert_eq!(listener.recv(&mut bytes).unwrap(), 0);
+        let queue = Arc::new(Queue::new(1 << 20));
+        let (writer, reporter) = (Arc::clone(&queue), Arc::clone(&queue));
+        std::thread::spawn(move || {
+            let write = |record: &Record| match record {
+                Record::Entry { bytes, .. } => socket.send(bytes),
+                Record::Lines(text) => socket.send(text),
+            };
+            writer.run(write, |dropped| {
+                reporter.push(Record::Lines(format!("{dropped} dropped").into_bytes()));
+            })
+        });
+        (listener, queue)
+    }
 
     #[test]
     fn an_event_is_an_entry_with_its_fields() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("socket");
-        assert!(Journal::open(path.clone()).is_err(), "nothing listens");
-        let listener = UnixDatagram::bind(&path).unwrap();
-        let journal = Journal::open(path).unwrap();
-        let mut bytes = [0; 4096];
-        assert_eq!(listener.recv(&mut bytes).unwrap(), 0);
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(journal), || {
+        let (listener, queue) = journal(directory.path());
+        let entries = tracing_subscriber::registry().with(Entries(queue));
+        tracing::subscriber::with_default(entries, || {
             tracing::warn!(volume = %"db", bytes = 7, reason = "two\nlines", "disk failed");
         });
+        let mut bytes = [0; 4096];
         let len = listener.recv(&mut bytes).unwrap();
         let mut expected = b"FOREBAY_VOLUME=db\nFOREBAY_BYTES=7\nFOREBAY_REASON\n".to_vec();
         expected.extend_from_slice(&9u64.to_le_bytes());
@@ -150,6 +175,29 @@ mod tests {
         expected
             .extend_from_slice(b"\nMESSAGE=disk failed volume=db bytes=7 reason=\"two\\nlines\"\n");
         assert_eq!(String::from_utf8_lossy(&bytes[..len]), String::from_utf8_lossy(&expected));
+    }
+
+    #[test]
+    fn a_journal_that_is_not_read_holds_up_no_thread_that_logs() {
+        const EVENTS: u64 = 20_000;
+        let directory = tempfile::tempdir().unwrap();
+        let (listener, queue) = journal(directory.path());
+        let entries = tracing_subscriber::registry().with(Entries(Arc::clone(&queue)));
+        tracing::subscriber::with_default(entries, || {
+            (0..EVENTS).for_each(|number| tracing::warn!(number, "an event"));
+        });
+        let dropped = queue.dropped();
+        assert!(dropped > 0, "the queue is bounded");
+        let report = format!("{dropped} dropped");
+        let (mut entries, mut bytes) = (0, [0; 4096]);
+        loop {
+            let len = listener.recv(&mut bytes).unwrap();
+            if bytes[..len] == *report.as_bytes() {
+                break;
+            }
+            entries += 1;
+        }
+        assert_eq!(entries + dropped, EVENTS);
     }
 
     #[test]

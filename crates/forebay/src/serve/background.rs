@@ -17,6 +17,7 @@ use super::periodic::Periodic;
 use forebay_api::BackgroundStatus;
 use forebay_config::{BackgroundMode, Load, LoadSources};
 use forebay_runtime::{BackgroundControl, BackgroundShares, Runtime};
+use forebay_threads::Thread;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -136,7 +137,7 @@ pub(super) fn start(daemon: Arc<Daemon>) -> std::io::Result<Periodic> {
     };
     let started = Instant::now();
     let (mut sampled, mut earlier) = (started, sample(&daemon));
-    Periodic::start("background", INTERVAL, move || {
+    Periodic::start(Thread::named("background"), INTERVAL, move || {
         let (now, later) = (Instant::now(), sample(&daemon));
         let mut pressures =
             pressures_between(&earlier, &later, now.duration_since(sampled), processors);

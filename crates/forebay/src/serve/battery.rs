@@ -6,6 +6,7 @@
 //! the runtime depends on the load.
 
 use forebay_power::{Reading, StatusFlag};
+use forebay_threads::Thread;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
@@ -65,7 +66,7 @@ impl Writer {
                 }
             }
         };
-        std::thread::Builder::new().name("batteries".into()).spawn(work)?;
+        Thread::named("batteries").spawn(work)?;
         Ok(Self { texts, running })
     }
 }

@@ -528,6 +528,7 @@ impl Daemon {
             division: division(figures),
             patrol: report::patrol(figures),
             background: self.background.status(),
+            log: crate::logging::status(),
             connections: figures.connections,
             journals: self.journals.status(),
             volumes: self.volumes(figures),

@@ -18,6 +18,8 @@ mod memory;
 mod metrics;
 mod outlook;
 mod periodic;
+#[cfg(debug_assertions)]
+mod planted;
 mod power;
 mod presence;
 mod ratio;
@@ -43,6 +45,7 @@ use forebay_config::{Config, Ecc, IoEngine, Workers};
 use forebay_control::{Manager, Server, StateDir};
 use forebay_frontend_nbd::NbdServer;
 use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
+use forebay_threads::Thread;
 use forebay_types::Size;
 use histories::StateHistories;
 use journals::Journals;
@@ -84,6 +87,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let mut kept = KeeperLink::take(config.keeper)?;
     let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
+        .thread_name(Thread::named("control").name())
         .worker_threads(1)
         .enable_all()
         .build()
@@ -111,6 +115,8 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let presence = presence::start(Arc::clone(&daemon), state, Arc::clone(&control_servers))
         .context("cannot start the thread that monitors files in use")?;
     let watchers = start_watchers(&daemon)?;
+    #[cfg(debug_assertions)]
+    planted::start()?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
     // keeps what is not on the disks.
     //

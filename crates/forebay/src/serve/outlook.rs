@@ -6,6 +6,7 @@ use super::manager::Daemon;
 use super::periodic::Periodic;
 use super::report;
 use forebay_runtime::{OutlookLog, RuntimeStatus};
+use forebay_threads::Thread;
 use forebay_types::Size;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub(super) fn start(daemon: Arc<Daemon>) -> std::io::Result<Periodic> {
     let started = Instant::now();
     let (mut decayed, mut logs) = (started, OutlookLogs::default());
     let mut division_log = DivisionLog::default();
-    Periodic::start("outlook", INTERVAL, move || {
+    Periodic::start(Thread::named("outlook"), INTERVAL, move || {
         let now = Instant::now();
         daemon.runtime().decay_curves(now.duration_since(decayed));
         decayed = now;

@@ -1,5 +1,6 @@
 //! A thread that calls a function at intervals, until it is dropped.
 
+use forebay_threads::Thread;
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
@@ -9,7 +10,7 @@ const END_WAIT: Duration = Duration::from_secs(2);
 
 /// The thread. Dropping this ends it.
 pub(super) struct Periodic {
-    name: &'static str,
+    thread: Thread,
     end: Option<Sender<()>>,
     /// Disconnected once the thread has ended.
     running: Receiver<()>,
@@ -21,12 +22,12 @@ impl Periodic {
     /// # Errors
     /// Fails if no thread can be started.
     pub(super) fn start(
-        name: &'static str,
+        thread: Thread,
         interval: Duration,
         mut act: impl FnMut() + Send + 'static,
     ) -> io::Result<Self> {
         let ((end, ended), (runs, running)) = (mpsc::channel::<()>(), mpsc::channel());
-        std::thread::Builder::new().name(name.into()).spawn(move || {
+        thread.spawn(move || {
             let _runs = runs;
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 act();
@@ -34,7 +35,7 @@ impl Periodic {
             // Drops what the closure owns. For the state directory, this marks an orderly stop.
             drop(act);
         })?;
-        Ok(Self { name, end: Some(end), running })
+        Ok(Self { thread, end: Some(end), running })
     }
 }
 
@@ -43,7 +44,7 @@ impl Drop for Periodic {
         self.end = None;
         if self.running.recv_timeout(END_WAIT) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!(
-                thread = self.name,
+                thread = self.thread.name(),
                 "thread did not end in time, exiting without waiting for it"
             );
         }
@@ -57,7 +58,7 @@ mod tests {
     #[test]
     fn an_action_that_hangs_does_not_prevent_the_end() {
         let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
-        let periodic = Periodic::start("hang", Duration::ZERO, move || {
+        let periodic = Periodic::start(Thread::named("hang"), Duration::ZERO, move || {
             begun.send(()).unwrap();
             let _ = released.recv();
         });

@@ -8,7 +8,7 @@
 //! and only then notify the servers of the UPSes that power may be cut.
 //!
 //! Volumes in memory are saved when mains fails, and again after a dump, as far as the time
-//! suffices. The monitor waits for no file but the vault.
+//! suffices. The monitor waits for no file but the vault, and acts before it logs.
 
 use super::battery::Batteries;
 use super::saves::Saves;
@@ -23,6 +23,7 @@ use forebay_power::{
     Decision, Exposure, Expression, Observation, PowerController, PowerState, Rules,
 };
 use forebay_runtime::{DumpReport, Runtime};
+use forebay_threads::Thread;
 use forebay_types::{Action, Remedy, Size, VolumeId};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,9 +108,7 @@ impl PowerMonitor {
         let shared = Arc::clone(&monitor.shared);
         // Sets the first status.
         monitor.step(None);
-        let thread = std::thread::Builder::new()
-            .name("power-monitor".into())
-            .spawn(move || monitor.run())?;
+        let thread = Thread::named("power-monitor").spawn(move || monitor.run())?;
         Ok(Some(Self { shared, thread: Mutex::new(Some(thread)) }))
     }
 
@@ -343,18 +342,14 @@ impl MonitorThread {
         let allowed = decision.write_back_allowed && !matches!(self.dump, Dump::Complete);
         let dirty_bytes_max = if allowed { decision.dirty_bytes_max } else { 0 };
         self.dirty_bytes = self.means.runtime.set_power(dirty_bytes_max);
-        if allowed != self.allowed {
+        let has_changed = allowed != self.allowed;
+        if has_changed {
             self.allowed = allowed;
             self.changes += 1;
             // Earlier acknowledged writes may still be in the disks' caches.
             self.means.runtime.request_power_sync();
             self.changed_at = Instant::now();
             self.change_ms = observed_at.map(|at| at.elapsed().as_millis() as u64);
-            let (reason, dirty) = (&decision.reason, Size(self.dirty_bytes));
-            match allowed {
-                true => tracing::info!(reason, forecast = %decision.forecast, "write-back on"),
-                false => tracing::warn!(reason, %dirty, "write-back off"),
-            }
         }
         // Draining starts below the limit, so that writers are not throttled at it.
         let is_near_limit = self.dirty_bytes > dirty_bytes_max / 4 * 3;
@@ -373,6 +368,13 @@ impl MonitorThread {
         }
         self.update_on_battery(&decision);
         self.update_status(&decision);
+        if has_changed {
+            let (reason, dirty) = (&decision.reason, Size(self.dirty_bytes));
+            match allowed {
+                true => tracing::info!(reason, forecast = %decision.forecast, "write-back on"),
+                false => tracing::warn!(reason, %dirty, "write-back off"),
+            }
+        }
         self.update_dump(&decision);
         self.release_when_saved();
     }
@@ -410,11 +412,11 @@ impl MonitorThread {
                 }
             }
             (true, _) => {
-                if matches!(self.dump, Dump::None) {
-                    tracing::warn!(reason, "writes halted, dumping dirty data");
-                    self.dump = Dump::InProgress;
-                }
                 self.means.runtime.halt_power(true);
+                if matches!(self.dump, Dump::None) {
+                    self.dump = Dump::InProgress;
+                    tracing::warn!(reason, "writes halted, dumping dirty data");
+                }
                 // A dump can take long; meanwhile the status says why writes fail.
                 self.update_status(decision);
                 match self.dump() {
@@ -492,8 +494,8 @@ impl MonitorThread {
     fn release_when_saved(&mut self) {
         let is_due = |at: &mut Instant| !self.means.saves.is_busy() || Instant::now() >= *at;
         if self.release_at.take_if(is_due).is_some() {
-            tracing::warn!("dirty data is safe, power may be cut");
             self.release();
+            tracing::warn!("dirty data is safe, power may be cut");
         }
     }
 

@@ -10,6 +10,7 @@ use super::manager::Daemon;
 use super::periodic::Periodic;
 use crate::report::sentence;
 use forebay_control::StateDir;
+use forebay_threads::Thread;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ pub(super) fn start(
 ) -> io::Result<Periodic> {
     let mut monitored =
         Monitored { daemon, state, control_servers, misses: 0, next: None, is_failing: false };
-    Periodic::start("presence", INTERVAL, move || monitored.check())
+    Periodic::start(Thread::named("presence"), INTERVAL, move || monitored.check())
 }
 
 /// A step of the recreation of the state directory.

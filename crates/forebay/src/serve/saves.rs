@@ -6,6 +6,7 @@
 
 use super::periodic::Periodic;
 use forebay_runtime::{Runtime, Saved, VolumeError, remedy_for_save};
+use forebay_threads::Thread;
 use forebay_types::Fault;
 use std::collections::BTreeMap;
 use std::io;
@@ -53,7 +54,7 @@ enum Cause {
 /// Fails if no thread can be started.
 pub(super) fn start(saves: &Arc<Saves>) -> io::Result<Periodic> {
     let saves = Arc::clone(saves);
-    Periodic::start("saves", INTERVAL, move || saves.poll())
+    Periodic::start(Thread::named("saves"), INTERVAL, move || saves.poll())
 }
 
 impl Saves {
@@ -127,7 +128,7 @@ impl Saves {
                 entry.is_running = false;
             }
         };
-        match std::thread::Builder::new().name("save".into()).spawn(work) {
+        match Thread::named("save").spawn(work) {
             Ok(_) => entry.is_running = true,
             Err(error) => tracing::warn!(volume = name, %error, "cannot start a thread for a save"),
         }

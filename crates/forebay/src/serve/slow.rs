@@ -8,6 +8,7 @@ use super::periodic::Periodic;
 use super::vault::utc;
 use forebay_api::{SlowRequests, SlowWait};
 use forebay_runtime::{Runtime, Served, SlowLog, SlowRequest, SlowUnlogged, VolumeSlow};
+use forebay_threads::Thread;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -20,7 +21,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// # Errors
 /// Fails if no thread can be started.
 pub(super) fn start(daemon: Arc<Daemon>) -> io::Result<Periodic> {
-    Periodic::start("slow-log", INTERVAL, move || {
+    Periodic::start(Thread::named("slow-log"), INTERVAL, move || {
         SlowLog::of(daemon.runtime()).take_unlogged(Instant::now()).iter().for_each(log);
     })
 }

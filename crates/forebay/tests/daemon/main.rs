@@ -21,6 +21,7 @@ mod kept;
 mod libnbd;
 mod listening;
 mod locks;
+mod log_reader;
 mod memory;
 mod memory_limits;
 mod metrics;

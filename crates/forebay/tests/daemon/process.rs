@@ -259,6 +259,21 @@ impl Daemon {
         Self::spawn(command, directory.join("nbd.sock"))
     }
 
+    /// Starts a daemon whose log goes to a pipe. `--keeper` is among the arguments.
+    pub fn start_on_pipe(
+        log: std::os::fd::OwnedFd,
+        directory: &Path,
+        volume: &str,
+        arguments: &[&str],
+    ) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Self::command(program, directory, "auto", "96MiB", &[volume.to_owned()]);
+        command.args(arguments);
+        let mut daemon = Self::spawn_logging_to(log, command, directory.join("nbd.sock"));
+        daemon.is_kept = arguments.contains(&"yes");
+        daemon
+    }
+
     /// Starts a daemon with a limit on open descriptors.
     pub fn start_limited(directory: &Path, io: &str, volume: &str, descriptors: u32) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
@@ -295,9 +310,13 @@ impl Daemon {
 
     /// Spawns a daemon and waits until it accepts clients. Its log goes to a file beside the
     /// socket; if the test fails, its end is printed.
-    pub fn spawn(mut command: Command, socket: PathBuf) -> Self {
+    pub fn spawn(command: Command, socket: PathBuf) -> Self {
         let log = std::fs::File::options().create(true).append(true).open(log_path(&socket));
-        command.stderr(log.unwrap());
+        Self::spawn_logging_to(log.unwrap(), command, socket)
+    }
+
+    fn spawn_logging_to(log: impl Into<Stdio>, mut command: Command, socket: PathBuf) -> Self {
+        command.stderr(log);
         let mut daemon = Self { child: command.spawn().unwrap(), is_kept: false, socket };
         wait_until("the daemon accepts clients", PATIENCE, || {
             let status = daemon.exit_status();

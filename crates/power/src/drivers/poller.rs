@@ -2,13 +2,15 @@
 
 use super::Sink;
 use crate::Observation;
+use forebay_threads::Thread;
 use std::io;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 /// Minimum poll interval, to limit the load on the server.
 const INTERVAL_MIN: Duration = Duration::from_millis(20);
+/// How long a drop waits for a read in progress: name resolution and file systems may hang.
+const END_WAIT: Duration = Duration::from_secs(2);
 
 /// A source of readings of one UPS.
 pub trait Source: Send + 'static {
@@ -24,13 +26,15 @@ enum Order {
     Stop,
 }
 
-/// A thread that polls a UPS until it is dropped. Dropping waits for a read in progress.
+/// A thread that polls a UPS until it is dropped. Dropping waits up to two seconds for a read in
+/// progress.
 ///
 /// Dropping also closes a connection on which the server waits for this machine, so keep the poller
 /// until the data is safe.
 pub struct Poller {
     orders: Sender<Order>,
-    thread: Option<JoinHandle<()>>,
+    /// Disconnected once the thread has ended.
+    running: Receiver<()>,
 }
 
 impl Poller {
@@ -38,8 +42,10 @@ impl Poller {
     /// observation to `sink`. A slow read delays the next one.
     pub fn start(mut source: impl Source, interval: Duration, mut sink: Sink) -> io::Result<Self> {
         let (orders, inbox) = mpsc::channel();
+        let (runs, running) = mpsc::channel();
         let interval = interval.max(INTERVAL_MIN);
         let body = move || {
+            let _runs: Sender<()> = runs;
             loop {
                 let next = Instant::now() + interval;
                 sink(source.read());
@@ -57,8 +63,8 @@ impl Poller {
                 }
             }
         };
-        let thread = thread::Builder::new().name("power".into()).spawn(body)?;
-        Ok(Self { orders, thread: Some(thread) })
+        Thread::named("power").spawn(body)?;
+        Ok(Self { orders, running })
     }
 
     /// Notifies the server that the data is safe and power may be cut. Waits at most `timeout`, and
@@ -74,8 +80,37 @@ impl Drop for Poller {
     fn drop(&mut self) {
         // Fails only if the thread has already ended.
         let _ = self.orders.send(Order::Stop);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if self.running.recv_timeout(END_WAIT) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("a read of a UPS hangs, ending without it");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Hanging {
+        begun: Sender<()>,
+        released: Receiver<()>,
+    }
+
+    impl Source for Hanging {
+        fn read(&mut self) -> Observation {
+            self.begun.send(()).unwrap();
+            // Like a name server or file system that does not answer.
+            let _ = self.released.recv();
+            Ok(crate::Reading::default())
+        }
+    }
+
+    #[test]
+    fn a_read_that_hangs_does_not_prevent_the_end() {
+        let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel());
+        let sink: Sink = Box::new(|_| {});
+        let poller = Poller::start(Hanging { begun, released }, Duration::ZERO, sink).unwrap();
+        begins.recv().unwrap();
+        drop(poller);
+        drop(release);
     }
 }

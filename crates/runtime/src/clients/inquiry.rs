@@ -9,9 +9,9 @@
 use crate::locks::Lock;
 use crate::shared::{Inbox, Message, Volume};
 use forebay_frontend::ExtentQuery;
+use forebay_threads::{Thread, contain};
 use forebay_types::Extent;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The maximum number of queued queries per volume.
@@ -69,8 +69,8 @@ impl Volume {
         queue.has_thread = true;
         drop(queue);
         let volume = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("extents".into());
-        if let Err(error) = thread.spawn(move || volume.run_extent_queries()) {
+        let work = move || volume.run_extent_queries();
+        if let Err(error) = Thread::named("extents").spawn(work) {
             tracing::warn!(
                 volume = self.name,
                 %error,
@@ -95,7 +95,7 @@ impl Volume {
             drop(queue);
             let range = pending.query.range;
             // A panic of the backend must not leave the other queries unanswered.
-            let extents = catch_unwind(AssertUnwindSafe(|| self.backend.extents(range)));
+            let extents = contain(|| self.backend.extents(range));
             pending.answer(extents.unwrap_or_default());
         }
     }

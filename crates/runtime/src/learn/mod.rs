@@ -28,6 +28,7 @@ use crate::locks::{Lock, order};
 use crate::shared::Shared;
 use crate::warm_up::WarmUps;
 use forebay_policy::Needs;
+use forebay_threads::Thread;
 use forebay_types::{LINE_BYTES, TimeSlot};
 use pending::Need;
 use std::io;
@@ -215,7 +216,7 @@ impl Learner {
         let (sender, removed) = mpsc::channel();
         let (shared, warm_ups) = (self.shared.clone(), Arc::downgrade(warm_ups));
         let (runs, running) = mpsc::channel::<()>();
-        let spawned = std::thread::Builder::new().name("histories".into()).spawn(move || {
+        let spawned = Thread::named("histories").spawn(move || {
             let _runs = runs;
             thread::run(&shared, &warm_ups, histories, &*clock, &removed);
         });

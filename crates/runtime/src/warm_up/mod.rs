@@ -22,6 +22,7 @@ use crate::protect::guard::hardware;
 use crate::shared::{Shared, Volume};
 use forebay_backend::Backend;
 use forebay_format::WarmDisk;
+use forebay_threads::Thread;
 use forebay_types::Granule;
 use forebay_volume::{Loader, LoaderEnd};
 use std::io;
@@ -186,7 +187,7 @@ impl WarmUps {
         let (sender, events) = mpsc::channel();
         let (shared, own_sender) = (self.shared.clone(), sender.clone());
         let (runs, running) = mpsc::channel::<()>();
-        let spawned = std::thread::Builder::new().name("warm-lists".into()).spawn(move || {
+        let spawned = Thread::named("warm-lists").spawn(move || {
             let _runs = runs;
             thread::run(shared, lists, own_sender, events);
         });

@@ -7,6 +7,7 @@ use crate::reactor::{EpollReactor, Reactor, UringReactor};
 use crate::runtime::Engine;
 use crate::shared::Shared;
 use forebay_frontend::{FrontEnd, Service};
+use forebay_threads::Thread;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -56,18 +57,17 @@ impl Crew {
         for worker in 0..shared.inboxes.len() {
             let (sender, started) = mpsc::channel();
             let (shared, service) = (Arc::clone(shared), Arc::clone(service));
-            let thread =
-                std::thread::Builder::new().name(format!("worker-{worker}")).spawn(move || {
-                    match Worker::<R, S::FrontEnd>::new(shared, worker, service.front_end()) {
-                        Err(error) => {
-                            let _ = sender.send(Err(error));
-                        }
-                        Ok(worker) => {
-                            let _ = sender.send(Ok(worker.counts_as_io_pressure()));
-                            run_or_abort(worker);
-                        }
+            let thread = Thread::named("worker").numbered(worker).spawn(move || {
+                match Worker::<R, S::FrontEnd>::new(shared, worker, service.front_end()) {
+                    Err(error) => {
+                        let _ = sender.send(Err(error));
                     }
-                })?;
+                    Ok(worker) => {
+                        let _ = sender.send(Ok(worker.counts_as_io_pressure()));
+                        run(worker);
+                    }
+                }
+            })?;
             let started = started.recv();
             counts_as_io_pressure |= started
                 .unwrap_or_else(|_| Err(io::Error::other("the worker exited during its start")))?;
@@ -103,18 +103,12 @@ impl Crew {
     }
 }
 
-/// Runs a worker, and aborts the process if the worker fails: after a failed assertion, its data
-/// cannot be trusted.
-fn run_or_abort<R: Reactor, F: FrontEnd>(worker: Worker<R, F>) {
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())) {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            tracing::error!(%error, "worker cannot wait for events, aborting");
-            std::process::abort();
-        }
-        Err(_) => {
-            tracing::error!("a worker panicked; aborting the process, see the panic above");
-            std::process::abort();
-        }
+/// Runs a worker.
+///
+/// # Panics
+/// If the worker cannot wait for events; a panic aborts the process.
+fn run<R: Reactor, F: FrontEnd>(worker: Worker<R, F>) {
+    if let Err(error) = worker.run() {
+        panic!("the worker cannot wait for events: {error}");
     }
 }

@@ -29,9 +29,10 @@ use crate::spec::{Fields, SpecError, number, size_bytes};
 use crate::sync::lock;
 use crate::thread_pool::join_unless_self;
 use crate::{Backend, Description, Extent, Io, IoKind};
+use forebay_threads::Thread;
 use forebay_types::{ByteRange, Fault, Few, IoError, Remedy};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 /// Longer ranges of zeroes are passed on instead of cached, to keep the cache small, in bytes.
 const ZERO_BYTES_MAX: u64 = 4 << 20;
@@ -94,7 +95,7 @@ impl Volatile {
         let cache = Cache::new(description.alignment_bytes, volatility);
         let shared = Arc::new(Shared::new(inner, cache));
         let serve = shared.clone();
-        let writer = thread::Builder::new().name("volatile".into()).spawn(move || serve.serve())?;
+        let writer = Thread::named("volatile").spawn(move || serve.serve())?;
         Ok(Self { shared, writer: Some(writer), description })
     }
 

@@ -10,6 +10,7 @@ use super::proof::{Proof, compare, open_volume};
 use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
 use forebay_backend::{file_extents, is_on_realtime_device};
+use forebay_threads::Thread;
 use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs, major, minor};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -161,14 +162,15 @@ impl Opened {
         let (pieces, target) = (map.pieces.clone(), target.clone());
         let (sender, answer) = mpsc::channel();
         // Neither a hanging disk nor a server that was stopped has a timeout of its own.
-        std::thread::spawn(move || {
+        let work = move || {
             let result = match open_volume(&target.listeners, &target.name) {
                 Ok(volume) => compare(&file, &pieces, &volume).map(Ok),
                 Err(error) => Ok(Err(crate::report::sentence(&error))),
             };
             // The command may have given up.
             let _ = sender.send(result);
-        });
+        };
+        Thread::named("compare").spawn(work).context("cannot start a thread")?;
         answer.recv_timeout(COMPARE_TIMEOUT).unwrap_or_else(|_| {
             let waited = COMPARE_TIMEOUT.as_secs();
             let error = anyhow!("the volume has not answered a read for {waited} s");

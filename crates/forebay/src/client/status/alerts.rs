@@ -291,6 +291,9 @@ fn vault(vault: &VaultStatus) -> Vec<Alert> {
     alerts
 }
 
+/// How long a line of the log waits for its reader before that is an alert.
+const LOG_WAIT_SECONDS: u64 = 5;
+
 /// What is wrong with the server itself.
 fn server(status: &Status) -> Vec<Alert> {
     let mut alerts = Vec::new();
@@ -301,6 +304,14 @@ fn server(status: &Status) -> Vec<Alert> {
         );
         alerts.push(Alert::warning("upgrade", "", text).remedy(
             "see the server's log, and run `forebay upgrade` again when the cause is gone",
+        ));
+    }
+    let log = &status.log;
+    if log.waiting_seconds >= LOG_WAIT_SECONDS {
+        let (waited, lines) = (log.waiting_seconds, log.dropped_lines);
+        let text = format!("nothing has read it for {waited} s; lines dropped: {lines}");
+        alerts.push(Alert::warning("log", "", text).remedy(
+            "resume or replace what reads the server's standard error or the system's journal",
         ));
     }
     let damage = &status.patrol.damage;
@@ -331,7 +342,7 @@ fn server(status: &Status) -> Vec<Alert> {
 mod tests {
     use super::*;
     use forebay_api::{Counters, Damage, HeldVolume, MemorySizing, PinStatus, UnservedWrites};
-    use forebay_api::{GeometryStatus, Memory, PatrolStatus, UpsStatus};
+    use forebay_api::{GeometryStatus, LogStatus, Memory, PatrolStatus, UpsStatus};
 
     fn text(alerts: &[Alert]) -> String {
         let mut page = Page::default();
@@ -421,6 +432,7 @@ mod tests {
         let status = Status {
             version: "1.2".into(),
             rolled_back: true,
+            log: LogStatus { dropped_lines: 7, waiting_seconds: 60 },
             volumes: vec![ill],
             journals: vec![
                 journal(JournalState::Failed, "a write failed"),
@@ -471,6 +483,7 @@ mod tests {
             "error    vault /v: failed: I/O error\n",
             "vault /v: holds 1.0 MiB of volume 'old', which is not served\n",
             "upgrade: the program of the last upgrade",
+            "log: nothing has read it for 60 s; lines dropped: 7\n",
             "memory: 6 lines were found damaged: 6 corrected",
             "memory: memory is short in the control group /a\n",
         ] {

@@ -3,10 +3,10 @@
 use forebay_api::{
     CacheRatio, Counters, CurveStatus, DiskUse, ForecastScore, ForecastStatus, GatherSource,
     GatherStatus, GeometrySource, GeometryStatus, GovernorStatus, JournalStatus, Latencies,
-    LatencySummary, LearnState, LearnStatus, Memory, MemoryAdvice, MemoryOutlook, MemorySizing,
-    Mode, PatrolStatus, PinState, PinStatus, PoolDivision, PowerStatus, SavedStatus, Status,
-    UpsStatus, VaultStatus, VolumePart, VolumeState, VolumeStatus, WarmUpState, WarmUpStatus,
-    WriteBackFigures,
+    LatencySummary, LearnState, LearnStatus, LogStatus, Memory, MemoryAdvice, MemoryOutlook,
+    MemorySizing, Mode, PatrolStatus, PinState, PinStatus, PoolDivision, PowerStatus, SavedStatus,
+    Status, UpsStatus, VaultStatus, VolumePart, VolumeState, VolumeStatus, WarmUpState,
+    WarmUpStatus, WriteBackFigures,
 };
 
 /// A volume with write-back and a journal.
@@ -221,6 +221,7 @@ pub(crate) fn healthy() -> Status {
             walk_seconds: 63.96,
             ..PatrolStatus::default()
         },
+        log: LogStatus::default(),
         connections: 12,
         listeners: vec!["unix:/run/forebay/nbd.sock".into(), "tcp:[::]:10809".into()],
         volumes: vec![database(), images, scratch],

@@ -12,6 +12,7 @@ use anyhow::{Context, anyhow};
 use app::{App, Wish};
 use draw::draw;
 use forebay_api::Client;
+use forebay_threads::Thread;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
@@ -59,8 +60,8 @@ async fn run(client: &Client, mut app: App) -> anyhow::Result<()> {
     add_past(client, &mut app, None).await;
     let (keys, mut events) = unbounded_channel();
     let mut screen = Screen::enter().context("cannot use the terminal")?;
-    let reader = std::thread::Builder::new().name("keys".into());
-    reader.spawn(move || read_events(&keys)).context("cannot start a thread")?;
+    let reader = Thread::named("keys").spawn(move || read_events(&keys));
+    reader.context("cannot start a thread")?;
     let mut ticks = interval(app.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;

@@ -21,6 +21,7 @@ use forebay_api::{
 };
 use forebay_control::AnalysisManager;
 use forebay_runtime::{NamedStatistics, Runtime};
+use forebay_threads::Thread;
 use forebay_types::HoldOut;
 use machine::{Machine, Server};
 use pace::{Pace, part_of_time};
@@ -202,7 +203,9 @@ impl Analyses {
 /// Starts the thread that ends intervals. Dropping the result ends it.
 pub(super) fn start(analyzer: &Arc<Analyzer>) -> io::Result<Periodic> {
     let analyzer = Arc::clone(analyzer);
-    Periodic::start("analysis", POLL, move || analyzer.analyses.advance(&analyzer.server))
+    Periodic::start(Thread::named("analysis"), POLL, move || {
+        analyzer.analyses.advance(&analyzer.server)
+    })
 }
 
 /// The analysis of the volumes of this server.

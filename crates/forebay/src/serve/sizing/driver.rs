@@ -5,6 +5,7 @@ use super::Figures;
 use crate::serve::manager::Daemon;
 use crate::serve::memory;
 use forebay_config::MemorySources;
+use forebay_threads::Thread;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Mode, OFlags};
 use std::io;
@@ -38,7 +39,7 @@ pub(crate) fn start(daemon: Arc<Daemon>) -> io::Result<SizerThread> {
     let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
     let ended = Arc::clone(&end);
     let run = move || run(&daemon, &ended);
-    let thread = std::thread::Builder::new().name("memory-sizer".into()).spawn(run)?;
+    let thread = Thread::named("memory-sizer").spawn(run)?;
     Ok(SizerThread { end, thread: Some(thread) })
 }
 

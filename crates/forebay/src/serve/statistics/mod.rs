@@ -19,6 +19,7 @@ use forebay_api::{PeriodStatistics, Periods, Statistics, StatisticsOfVolume};
 use forebay_control::StatisticsManager;
 use forebay_format::{Group, Identity, STATISTICS_BYTES_MAX, StatisticsFile, pack, unpack};
 use forebay_runtime::{NamedStatistics, Runtime, VolumeStatistics};
+use forebay_threads::Thread;
 use forebay_types::LINE_BYTES;
 use past::{Content, FINE_VOLUMES, Past};
 use periods::Series;
@@ -186,7 +187,7 @@ impl StatisticsManager for Observer {
 pub(super) fn start(observer: &Arc<Observer>) -> std::io::Result<Periodic> {
     let observer = Arc::clone(observer);
     let mut observations = 0;
-    Periodic::start("statistics", OBSERVE, move || {
+    Periodic::start(Thread::named("statistics"), OBSERVE, move || {
         observations += 1;
         let is_many = observer.history.state().served.len() > FINE_VOLUMES;
         if !is_many || observations % OBSERVATIONS_OF_MANY == 0 {

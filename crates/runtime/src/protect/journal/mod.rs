@@ -51,6 +51,7 @@ use forebay_backend::{AlignedBuffer, Backend};
 use forebay_engine::{Answer, PartId};
 use forebay_format::journal::{BATCH_BYTES_MAX, Geometry};
 use forebay_journal::{Found, Log};
+use forebay_threads::Thread;
 use forebay_types::{IoError, IoResult, VolumeId};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -189,7 +190,7 @@ impl Journal {
             thread: Lock::new(None),
         });
         let owned = Arc::clone(&journal);
-        let thread = std::thread::Builder::new().name("journal".into()).spawn(move || owned.run());
+        let thread = Thread::named("journal").spawn(move || owned.run());
         let thread = thread.map_err(|_| JournalError::Io {
             name: journal.name.clone(),
             error: IoError::NoMemory,

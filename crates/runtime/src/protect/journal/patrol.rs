@@ -15,6 +15,7 @@ use super::devices::{Device, Devices};
 use crate::locks::{Lock, order};
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_journal::{CopyRange, ReadAt, inspect};
+use forebay_threads::Thread;
 use forebay_types::{BackgroundShare, IoError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -63,7 +64,7 @@ impl Patrol {
     /// Starts the thread of a journal's patrol. If that fails, the journal works without a patrol.
     pub(super) fn start(journal: &Arc<Journal>) {
         let weak = Arc::downgrade(journal);
-        let thread = std::thread::Builder::new().name("patrol".into()).spawn(move || run(&weak));
+        let thread = Thread::named("patrol").spawn(move || run(&weak));
         *journal.patrol.thread.lock() = thread.ok();
     }
 

@@ -13,6 +13,7 @@ use crate::shared::Shared;
 use forebay_engine::LineKey;
 use forebay_format::journal::{BLOCK_BYTES, Record};
 use forebay_journal::{Extent, FoundRecord, Image, Source};
+use forebay_threads::Thread;
 use forebay_types::{IoError, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -97,7 +98,7 @@ pub(super) fn start(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
             }
         }
     };
-    if std::thread::Builder::new().name("regain".into()).spawn(work).is_err() {
+    if Thread::named("regain").spawn(work).is_err() {
         // The next request starts the thread. At the latest, a failed checkpoint makes one.
         journal.regain.requests.lock().is_running = false;
     }

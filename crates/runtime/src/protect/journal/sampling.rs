@@ -4,6 +4,7 @@
 use super::Journal;
 use crate::protect::guard::sample;
 use forebay_format::journal::Samples;
+use forebay_threads::Thread;
 use forebay_types::IoResult;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,7 +48,7 @@ impl Journal {
             drop(disk);
             journal.sampled(number, Some((epoch, samples)));
         };
-        if std::thread::Builder::new().name("sample".into()).spawn(work).is_err() {
+        if Thread::named("sample").spawn(work).is_err() {
             self.sampled(number, None);
         }
     }

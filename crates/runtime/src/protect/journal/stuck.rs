@@ -15,6 +15,7 @@ use forebay_backend::AlignedBuffer;
 use forebay_engine::{LineKey, Shard, Verdict};
 use forebay_format::journal::RecordKind;
 use forebay_journal::{Admission, Entry, RecordOutcome, is_durable_before};
+use forebay_threads::Thread;
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -87,7 +88,7 @@ pub(super) fn keep(journal: &Arc<Journal>, number: u16, volume: VolumeId, error:
         let kept = Checkpoint { journal: &owned, number, volume }.keep();
         owned.destaged(number, kept.unwrap_or(Err(error)));
     };
-    if std::thread::Builder::new().name("stuck".into()).spawn(work).is_err() {
+    if Thread::named("stuck").spawn(work).is_err() {
         journal.destaged(number, Err(error));
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::shared::{FlushNeed, Volume};
 use forebay_backend::Blocking;
+use forebay_threads::Thread;
 use forebay_types::IoResult;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -30,7 +31,7 @@ impl DiskFlushes {
             let work = move || {
                 let _ = sender.send((owned.name.clone(), flush(&owned)));
             };
-            let spawned = std::thread::Builder::new().name("vault-flush".into()).spawn(work);
+            let spawned = Thread::named("vault-flush").spawn(work);
             if let Err(error) = spawned {
                 tracing::error!(volume = %volume.name, %error, "cannot start to flush the disk");
             }

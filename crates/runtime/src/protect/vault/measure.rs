@@ -7,6 +7,7 @@ use super::report::{Measured, rate};
 use super::save::{Saver, Source, Stop};
 use super::{Vault, VaultError, VaultPhase, fresh_id};
 use forebay_journal::Dump;
+use forebay_threads::Thread;
 use forebay_types::{Fault, IoError};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -114,7 +115,7 @@ impl Vault {
     /// Starts the thread that measures and probes the vault.
     pub(super) fn start_thread(self: &Arc<Self>) -> Result<(), VaultError> {
         let vault = Arc::clone(self);
-        let spawned = std::thread::Builder::new().name("vault".into()).spawn(move || vault.run());
+        let spawned = Thread::named("vault").spawn(move || vault.run());
         let no_thread = |_| VaultError::io(&self.name, forebay_types::IoError::NoMemory);
         *self.thread.lock() = Some(spawned.map_err(no_thread)?);
         Ok(())

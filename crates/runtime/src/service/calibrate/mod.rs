@@ -20,6 +20,7 @@ use crate::gather::{Calibration, CalibrationFailure, GatherStatus};
 use crate::locks::{LazyCondvar, Lock, Locked, order};
 use crate::shared::{Message, Shared, Volume};
 use forebay_policy::{Probing, SplitCost};
+use forebay_threads::Thread;
 use forebay_types::Size;
 use reader::Reader;
 use std::io;
@@ -156,8 +157,7 @@ impl Calibrator {
         queue.has_thread = true;
         drop(queue);
         let calibrator = Arc::clone(self);
-        let spawned = std::thread::Builder::new().name("calibrate".into());
-        if let Err(error) = spawned.spawn(move || calibrator.run()) {
+        if let Err(error) = Thread::named("calibrate").spawn(move || calibrator.run()) {
             tracing::warn!(%error, "calibration unavailable, cannot start its thread");
             self.queue().has_thread = false;
         }

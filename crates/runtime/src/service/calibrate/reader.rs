@@ -5,6 +5,7 @@ use crate::shared::Volume;
 use forebay_backend::Blocking;
 use forebay_frontend::Memory;
 use forebay_policy::READ_BYTES_MAX;
+use forebay_threads::Thread;
 use forebay_types::{ByteRange, IoError, IoResult};
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -46,7 +47,7 @@ impl Reader {
             drop((memory, volume));
             on_end();
         };
-        let thread = std::thread::Builder::new().name("calibrate-read".into()).spawn(work)?;
+        let thread = Thread::named("calibrate-read").spawn(work)?;
         Ok(Self { requests, results, thread })
     }
 
