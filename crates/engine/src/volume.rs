@@ -189,6 +189,17 @@ impl ShardVolume {
         self.writeback.scheduler_mut().set_pace(pace);
     }
 
+    /// Sets how far the volume's journal is from admitting no more writes because of this volume's
+    /// records, and the maximum of that distance, in any unit. Below the maximum, which is the
+    /// initial value, background writeback beside reads speeds up as near the dirty limit. Below a
+    /// sixteenth of it, checkpoints are as urgent as flushes.
+    ///
+    /// # Panics
+    /// If `left` exceeds `all`, or `all` is zero.
+    pub fn set_log_distance(&mut self, left: u64, all: u64) {
+        self.writeback.scheduler_mut().set_log_distance(left, all);
+    }
+
     /// The size set by [`ShardVolume::set_gather_below`], in bytes.
     pub const fn gather_below(&self) -> u64 {
         self.gather_below

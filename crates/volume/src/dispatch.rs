@@ -101,7 +101,7 @@ impl<H: Host> Dispatcher<H> {
         match request.kind {
             RequestKind::Flush
             | RequestKind::Destage
-            | RequestKind::Checkpoint
+            | RequestKind::Checkpoint { .. }
             | RequestKind::Sync => {
                 self.submit_flush(host, token, request);
             }

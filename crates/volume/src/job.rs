@@ -84,7 +84,7 @@ impl FlushStage {
         match kind {
             RequestKind::Flush
             | RequestKind::Destage
-            | RequestKind::Checkpoint
+            | RequestKind::Checkpoint { .. }
             | RequestKind::Sync
             | RequestKind::Trim { fua: true }
             | RequestKind::Zero { fua: true, .. } => Self::Due,

@@ -29,7 +29,7 @@ struct State {
     /// Runs begun so far.
     runs: u64,
     waiters: Vec<Waiter>,
-    /// The highest epoch of all waiters so far.
+    /// The highest epoch of all urgent waiters so far.
     demanded: u64,
     /// The value of `demanded` when the shards were last notified.
     expedited: u64,
@@ -76,19 +76,21 @@ impl Order {
 
     /// Returns whether all epochs before `epoch` are on stable storage. If not, the part waits for
     /// them.
-    pub(crate) fn wait(&self, epoch: u64, part: PartId, then: Then) -> bool {
+    pub(crate) fn wait(&self, epoch: u64, part: PartId, then: Then, is_urgent: bool) -> bool {
         let mut state = self.state();
         let is_drained = self.drained() >= epoch;
         if !is_drained {
             let runs = state.runs;
             state.waiters.push(Waiter { epoch, part, then, runs });
-            state.demanded = state.demanded.max(epoch);
+            if is_urgent {
+                state.demanded = state.demanded.max(epoch);
+            }
         }
         is_drained
     }
 
-    /// The epoch below which the shards are to destage all epochs without delay, because parts wait
-    /// for them; `None` if the shards were already notified of it.
+    /// The epoch below which the shards are to destage all epochs without delay, because urgent parts
+    /// wait for them; `None` if the shards were already notified of it.
     pub(crate) fn take_demand(&self) -> Option<u64> {
         let mut state = self.state();
         let is_new = state.demanded > state.expedited;
@@ -150,10 +152,10 @@ mod tests {
     fn a_part_is_answered_when_all_epochs_before_it_are_drained() {
         let order = Order::default();
         assert_eq!(order.epoch(), 1);
-        assert!(order.wait(1, PartId(1), Then::Retry), "no epoch precedes the first");
+        assert!(order.wait(1, PartId(1), Then::Retry, true), "no epoch precedes the first");
         assert_eq!(order.cut(), 2);
-        assert!(!order.wait(2, PartId(2), Then::Retry));
-        assert!(!order.wait(order.cut(), PartId(3), Then::Answer));
+        assert!(!order.wait(2, PartId(2), Then::Retry, true));
+        assert!(!order.wait(order.cut(), PartId(3), Then::Answer, true));
         assert_eq!((order.take_demand(), order.take_demand()), (Some(3), None));
         assert!(order.begin() && !order.begin());
         let mut answers = Vec::new();
@@ -161,7 +163,7 @@ mod tests {
         assert_eq!(answers, [Answer { part: PartId(2), outcome: Outcome::InOrder }]);
         assert!(order.end(None, &mut answers), "part 3 still waits");
         assert!(order.begin());
-        assert!(!order.wait(order.cut(), PartId(4), Then::Retry));
+        assert!(!order.wait(order.cut(), PartId(4), Then::Retry, true));
         assert!(order.end(Some(IoError::Io), &mut answers), "part 4 came after the run began");
         let failed = Outcome::Done(Err(IoError::Io));
         assert_eq!(answers[1..], [Answer { part: PartId(3), outcome: failed }]);

@@ -21,7 +21,10 @@ pub enum RequestKind {
     /// As [`RequestKind::Destage`], but does not wait for the journal, which needs the log space
     /// that this frees. After a crash, the journal may replay an older record over a destaged write
     /// whose own record was not durable. Internal.
-    Checkpoint,
+    Checkpoint {
+        /// Whether to destage at once; otherwise at the pace of background writeback.
+        urgent: bool,
+    },
     /// Flush the disk's cache; dirty data stays in the pool. Internal.
     Sync,
     /// Destage the closed epochs of an ordered volume, oldest first. Internal.

@@ -52,7 +52,20 @@ impl<M: LineTable> Shard<M> {
         now_ms: u64,
         out: &mut Outbox,
     ) -> Option<IoResult> {
-        self.on(volume).destager().flush(part, now_ms, out)
+        self.on(volume).destager().flush(part, true, now_ms, out)
+    }
+
+    /// As [`Shard::flush`], but at the pace of background writeback, for a checkpoint of a journal:
+    /// with the limits of [`crate::ShardVolume::set_pace`], until a flush comes or
+    /// [`crate::ShardVolume::set_log_distance`] leaves too little.
+    pub fn checkpoint(
+        &mut self,
+        volume: VolumeId,
+        part: PartId,
+        now_ms: u64,
+        out: &mut Outbox,
+    ) -> Option<IoResult> {
+        self.on(volume).destager().flush(part, false, now_ms, out)
     }
 
     /// The oldest epoch with dirty lines. `current` is the driver's epoch; later writes belong to

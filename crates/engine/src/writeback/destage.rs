@@ -242,17 +242,18 @@ impl<M: LineTable> Destager<'_, M> {
         }
     }
 
-    /// See [`crate::Shard::flush`].
+    /// See [`crate::Shard::flush`], and if it is not urgent, [`crate::Shard::checkpoint`].
     pub(crate) fn flush(
         &mut self,
         part: PartId,
+        is_urgent: bool,
         now_ms: u64,
         out: &mut Outbox,
     ) -> Option<IoResult> {
         if self.dirty().is_empty() {
             return Some(Ok(()));
         }
-        self.lines.volume.writeback_mut().push_flush(part);
+        self.lines.volume.writeback_mut().push_flush(part, is_urgent);
         self.pump(now_ms, out);
         None
     }
@@ -409,8 +410,9 @@ impl<M: LineTable> Destager<'_, M> {
         let draining = self.lines.volume.mode() != Mode::WriteBack;
         let writeback = self.lines.volume.writeback_mut();
         let is_stalled = writeback.is_stalled();
+        let is_log_short = writeback.scheduler.is_log_short();
         let Some(epochs) = writeback.epochs_mut() else { return };
-        let urgent = draining || epochs.is_urgent();
+        let urgent = draining || epochs.is_urgent() || is_log_short;
         if is_stalled {
             epochs.refill(self.lines.index);
         }

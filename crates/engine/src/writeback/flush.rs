@@ -6,6 +6,10 @@
 //! Flushes that arrive while a group is running form the next group, like the commits of a file
 //! system's journal; they could not complete before that group anyway.
 //!
+//! A *checkpoint* of a journal is a flush without urgency: its lines are destaged at the pace of
+//! background writeback. Flushes do not wait for a group of checkpoints, but join it, which makes
+//! it urgent and starts it over with everything dirty by then.
+//!
 //! The owed marks are in the set of dirty lines, so a flush takes no memory per line.
 
 use crate::{Answer, Outbox, Outcome, PartId};
@@ -16,8 +20,11 @@ use forebay_types::IoError;
 pub(crate) struct Flushes {
     /// The running group, which waits for the owed lines.
     running: Vec<PartId>,
-    /// The next group.
+    /// Whether the running group has a flush, and not only checkpoints.
+    is_urgent: bool,
+    /// The next group, and whether it has a flush.
     next: Vec<PartId>,
+    is_next_urgent: bool,
     /// The first error of the running group.
     error: Option<IoError>,
 }
@@ -28,24 +35,42 @@ impl Flushes {
         !self.running.is_empty()
     }
 
+    /// Whether a group with a flush is running.
+    pub(crate) const fn is_urgent(&self) -> bool {
+        self.is_running() && self.is_urgent
+    }
+
+    /// Whether a flush is about to join a running group of checkpoints that has failed. The group
+    /// is answered before, because its error does not concern the flush.
+    pub(crate) const fn has_failed_before_flush(&self) -> bool {
+        self.may_join() && self.error.is_some()
+    }
+
+    /// Whether the next group, which has a flush, joins the running one, which has none.
+    const fn may_join(&self) -> bool {
+        self.is_running() && !self.is_urgent && self.is_next_urgent
+    }
+
     /// Whether flushes wait for the running group.
     pub(crate) const fn has_next(&self) -> bool {
         !self.next.is_empty()
     }
 
-    /// Adds a flush to the next group.
-    pub(crate) fn push(&mut self, part: PartId) {
+    /// Adds a flush to the next group, or a checkpoint, which is not urgent.
+    pub(crate) fn push(&mut self, part: PartId, is_urgent: bool) {
         self.next.push(part);
+        self.is_next_urgent |= is_urgent;
     }
 
-    /// Starts the next group, unless one is running. Returns whether it did; the caller then makes
-    /// all dirty lines owed.
+    /// Starts the next group, unless one is running that it may not join. Returns whether it did;
+    /// the caller then makes all dirty lines owed.
     pub(crate) fn start_next(&mut self) -> bool {
-        if self.is_running() || self.next.is_empty() {
+        if self.next.is_empty() || self.is_running() && !self.may_join() {
             return false;
         }
         assert!(self.error.is_none(), "an error of flushes that were answered");
-        std::mem::swap(&mut self.running, &mut self.next);
+        self.running.append(&mut self.next);
+        self.is_urgent = std::mem::take(&mut self.is_next_urgent);
         true
     }
 

@@ -1,7 +1,8 @@
 //! Writeback of a volume's dirty lines: which lines go to the disk together, and when.
 //!
 //! Lines are destaged in ascending order, whole stripes first, adjacent lines in one write. A
-//! flush, or a mode without dirty data, destages all lines. Otherwise a line is destaged when it
+//! flush, or a mode without dirty data, destages all lines at once, and a checkpoint of a journal
+//! all lines at the pace of background writeback. Otherwise a line is destaged when it
 //! has been dirty for a while, or when the dirty limit is near. A line whose destage fails stays
 //! dirty and is retried.
 //!
@@ -183,8 +184,10 @@ impl Writeback {
 
     /// The scheduler's inputs.
     fn inputs(&self, mode: Mode, now_ms: u64) -> Inputs {
+        let is_waiting = self.flushes.is_running();
+        let flushing = self.flushes.is_urgent() || is_waiting && self.scheduler.is_log_short();
         let draining = mode != Mode::WriteBack;
-        Inputs { flushing: self.flushes.is_running(), draining, now_ms }
+        Inputs { flushing, reclaiming: is_waiting && !flushing, draining, now_ms }
     }
 
     /// Whether a part waits for destages.
@@ -230,7 +233,7 @@ impl Writeback {
         if self.dirty.is_sweeping() {
             return false;
         }
-        if inputs.flushing {
+        if inputs.flushing || inputs.reclaiming {
             if self.scheduler.destaging() == 0 {
                 self.dirty.begin_sweep();
             }
@@ -260,7 +263,8 @@ impl Writeback {
             return epochs.answer(out);
         }
         loop {
-            if self.flushes.is_running() && self.dirty.owed_lines() == 0 {
+            let is_done = self.flushes.is_running() && self.dirty.owed_lines() == 0;
+            if is_done || self.flushes.has_failed_before_flush() {
                 self.flushes.answer(out);
             }
             if !self.flushes.start_next() {
@@ -271,13 +275,13 @@ impl Writeback {
         }
     }
 
-    /// Adds a flush.
+    /// Adds a flush, or a checkpoint, which is not urgent.
     ///
     /// # Panics
     /// If the volume is ordered: its epochs are destaged instead.
-    fn push_flush(&mut self, part: PartId) {
+    fn push_flush(&mut self, part: PartId, is_urgent: bool) {
         assert!(self.epochs.is_none(), "an ordered volume destages epochs instead");
-        self.flushes.push(part);
+        self.flushes.push(part, is_urgent);
     }
 
     pub(crate) fn metadata_bytes(&self) -> usize {

@@ -223,8 +223,12 @@ impl Quota {
     /// The distance to the dirty limit and its maximum, the distance from the background limit to
     /// the dirty limit, in lines. Without recent writers, the distance is the maximum.
     pub(crate) fn distance(&self, now_ms: u64) -> (u64, u64) {
-        let are_idle = now_ms > self.last_dirtied_ms + WRITERS_IDLE_MS;
-        self.config.distance(if are_idle { 0 } else { self.dirty_lines })
+        self.config.distance(if self.are_writers_idle(now_ms) { 0 } else { self.dirty_lines })
+    }
+
+    /// Whether no line has become dirty lately.
+    pub(crate) const fn are_writers_idle(&self, now_ms: u64) -> bool {
+        now_ms > self.last_dirtied_ms + WRITERS_IDLE_MS
     }
 
     /// The number of operations that this shard wants the elevator to have in flight.

@@ -1,7 +1,7 @@
 //! Decides when the next destage of a volume may start, and how many may be in flight.
 //!
-//! A line is destaged in one of two ways. The *sweep* takes owed lines: for a flush, a mode without
-//! dirty data, or age. The *elevator* takes the next line in ascending order, while any of the
+//! A line is destaged in one of two ways. The *sweep* takes owed lines: for a flush, a checkpoint,
+//! a mode without dirty data, or age. The *elevator* takes the next line in ascending order, while any of the
 //! volume's shards has a backlog or throttled writers. A decision depends on the state of this
 //! module, on [`Inputs`], and on the quota with its backlog:
 //!
@@ -11,6 +11,9 @@
 //! | the last destage failed | backs off, unless a flush runs | backs off |
 //! | clients read from the disk | waits for burst tokens | the same, unless writers are throttled |
 //! | the operator's rates | waits for tokens, unless urgent | waits for tokens |
+//! | a checkpoint | waits while the shard is over its background limit | no effect |
+//! | the journal's log fills up | burst tokens come faster; a checkpoint no longer waits | the same |
+//! | the log is short of space | a checkpoint counts as a flush | no effect |
 //! | the backlog | - | more operations as the dirty limit nears |
 //! | throttled writers | - | all operations |
 //!
@@ -33,12 +36,17 @@ const BACKOFF_MAX_MS: u64 = 10_000;
 const THROTTLE_WAIT_MAX_MS: u64 = 250;
 /// How long aging is deferred while the elevator runs, in milliseconds.
 const ELEVATOR_AGE_MS: u64 = 20_000;
+/// A log is short of space below this fraction of the distance: where the rate of bursts has become
+/// unlimited.
+const LOG_SHORT: u64 = 16;
 
 /// External inputs of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inputs {
-    /// A flush waits for owed lines.
+    /// A flush waits for owed lines, or a checkpoint of a log that is short of space.
     pub flushing: bool,
+    /// Only checkpoints wait for owed lines, and the log has space left.
+    pub reclaiming: bool,
     /// The mode keeps no dirty data.
     pub draining: bool,
     /// The current time, in milliseconds.
@@ -55,6 +63,9 @@ impl Inputs {
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     bucket: TokenBucket,
+    /// The distance to the point where the volume's journal is full because of this volume, and its
+    /// maximum; see [`crate::ShardVolume::set_log_distance`].
+    log_distance: (u64, u64),
     /// Whether clients were reading at the last [`Scheduler::set_reading`], and the reads that the
     /// elevator had counted by then.
     was_reading: bool,
@@ -83,6 +94,7 @@ impl Scheduler {
     pub(crate) fn new() -> Self {
         Self {
             bucket: TokenBucket::default(),
+            log_distance: (1, 1),
             was_reading: false,
             reads: 0,
             elevator: Elevator::new(1, 0),
@@ -131,9 +143,29 @@ impl Scheduler {
         self.bucket.set_pace(pace);
     }
 
-    /// Adds the rate limit's tokens for the time passed.
+    pub(crate) fn set_log_distance(&mut self, left: u64, all: u64) {
+        assert!(left <= all && all > 0, "{left} left of {all}");
+        self.log_distance = (left, all);
+    }
+
+    /// Whether the log fills up because of this volume.
+    const fn is_log_filling(&self) -> bool {
+        self.log_distance.0 < self.log_distance.1
+    }
+
+    /// Whether the log is about to admit no more writes because of this volume.
+    pub(crate) const fn is_log_short(&self) -> bool {
+        self.log_distance.0 * LOG_SHORT <= self.log_distance.1
+    }
+
+    /// Adds the rate limit's tokens for the time passed. The rate rises as the dirty limit or the
+    /// end of the log nears. A log that nothing is written to does not fill up.
     pub(crate) fn refill(&mut self, now_ms: u64, quota: &Quota) {
-        self.bucket.fill(now_ms, quota.distance(now_ms));
+        let (dirty, log) = (quota.distance(now_ms), self.log_distance);
+        let is_log_nearer =
+            u128::from(log.0) * u128::from(dirty.1) < u128::from(dirty.0) * u128::from(log.1);
+        let is_nearest = is_log_nearer && !quota.are_writers_idle(now_ms);
+        self.bucket.fill(now_ms, if is_nearest { log } else { dirty });
     }
 
     pub(crate) const fn destaging(&self) -> u32 {
@@ -158,9 +190,18 @@ impl Scheduler {
             let waits = !inputs.flushing && self.is_backing_off(inputs.now_ms);
             return !waits && self.destaging < quota.config().destage_operations_max;
         }
+        let operations_max = match inputs.reclaiming && self.is_log_filling() {
+            // Otherwise the operations of an elevator that does not reach the lines of a checkpoint,
+            // because it follows a sequential writer, would keep the sweep from them.
+            true => quota.config().destage_operations_max,
+            false => self.bucket.operations_max(self.is_reading()),
+        };
+        let is_left_to_elevator =
+            inputs.reclaiming && quota.is_over_background() && !self.is_log_filling();
         !self.is_backing_off(inputs.now_ms)
+            && !is_left_to_elevator
             && self.bucket.may_start(self.is_reading())
-            && self.destaging < self.bucket.operations_max(self.is_reading())
+            && self.destaging < operations_max
     }
 
     /// Whether the run of an ordered volume may start a destage. Reads do not slow it down.

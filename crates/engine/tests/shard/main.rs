@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
+mod checkpoint;
 mod curve;
 mod elevator;
 mod frozen;

@@ -370,6 +370,12 @@ impl Rig {
     }
 
     /// Flushes, and completes all I/Os with success.
+    pub fn checkpoint(&mut self, id: u64) -> Option<IoResult> {
+        let done = self.shard.checkpoint(VOLUME, PartId(id), self.now_ms, &mut self.out);
+        self.finish_call(0);
+        done
+    }
+
     pub fn flush_to_end(&mut self, id: u64) -> IoResult {
         assert_eq!(self.flush(id), None);
         self.complete_all();

@@ -187,10 +187,27 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             && self.volumes.may_begin_checkpoint()
     }
 
-    /// Whether the next checkpoint is not urgent: no writer waits for one, and the checkpoint of
+    /// Whether the next checkpoint may begin later: no writer waits for one, and the checkpoint of
     /// some volume has failed or is in progress, so that one of other volumes frees little space.
     pub fn is_blocked(&self) -> bool {
         self.checkpoint_waiters.is_empty() && self.volumes.is_blocked()
+    }
+
+    /// How far the log is from admitting no more writes because of a volume's oldest record, and the
+    /// maximum of that distance, in segments. The maximum is three quarters of the log, less what is
+    /// reserved: a checkpoint frees its space only at its end, when as much has been written again,
+    /// so checkpoints that speed up only in the second half of the log would be too late.
+    pub fn distance(&self, number: u16) -> (u64, u64) {
+        let (used_max, all) = self.extent.distance();
+        let Some(needed) = self.volumes.get(number).and_then(|volume| volume.needed) else {
+            return (all, all);
+        };
+        // Writes of any volume may wait for a checkpoint of this one.
+        if self.extent.is_low() {
+            return (0, all);
+        }
+        let used = self.extent.head().0 - needed + 1;
+        (used_max.saturating_sub(used).min(all), all)
     }
 
     /// Begins a checkpoint of all volumes that have records and no checkpoint in progress. Returns
@@ -206,6 +223,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.usage.checkpoints += 1;
         self.samples.begin_checkpoint(&volumes);
         Some(Checkpoint { volumes })
+    }
+
+    /// The numbers of the volumes with a checkpoint in progress.
+    pub fn checkpoints_in_progress(&self) -> impl Iterator<Item = u16> {
+        self.volumes.checkpoints_in_progress()
     }
 
     /// Ends the checkpoint of a volume. On success its disk has everything recorded before the

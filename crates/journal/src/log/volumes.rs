@@ -226,6 +226,12 @@ impl Volumes {
         volumes.map(begin).collect()
     }
 
+    /// The numbers of the volumes with a checkpoint in progress.
+    pub(super) fn checkpoints_in_progress(&self) -> impl Iterator<Item = u16> {
+        let begun = self.volumes.iter().filter(|volume| volume.checkpoint.is_some());
+        begun.map(|volume| volume.number)
+    }
+
     /// Panics if a volume has records that were never counted, or an invalid fence.
     pub(super) fn self_check(&self) {
         for (at, volume) in self.volumes.iter().enumerate() {

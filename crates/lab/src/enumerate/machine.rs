@@ -441,7 +441,7 @@ impl Host for Machine {
             RequestKind::Flush | RequestKind::Destage if result.is_ok() => {
                 self.oracle.flush(pending.submitted);
             }
-            RequestKind::Checkpoint => self.checkpoint_ended(pending.submitted, result),
+            RequestKind::Checkpoint { .. } => self.checkpoint_ended(pending.submitted, result),
             RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. } => {
                 self.end_change(&pending, result);
             }

@@ -238,7 +238,7 @@ impl Rig {
 
     fn checkpoint(&mut self) {
         if self.machine.begin_checkpoint() {
-            self.submit(Origin::Machine, RequestKind::Checkpoint, WHOLE);
+            self.submit(Origin::Machine, RequestKind::Checkpoint { urgent: false }, WHOLE);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The host of a machine's dispatcher: shards, and I/Os on their way to the disk.
 
 use super::disk::Disk;
+use super::journal::{Checkpoints, HostLog};
 use super::machine::VOLUME;
 use crate::harness::io::Io;
 use crate::harness::shard::{LabShard, VolumeSetup, empty_shard, release_pins};
@@ -55,6 +56,7 @@ pub(crate) enum Token {
     Client(Requester),
     /// A read of the loader with this number.
     Preload(u32, Granule),
+    Checkpoint,
     Internal,
 }
 
@@ -79,6 +81,8 @@ pub(crate) struct CacheHost {
     /// The needs since a caller last took them.
     pub needs: Needs,
     zeroes: Rc<[u8]>,
+    /// `None` if a UPS protects dirty data.
+    log: Option<HostLog>,
 }
 
 impl CacheHost {
@@ -120,7 +124,25 @@ impl CacheHost {
             preloaded: Vec::new(),
             needs: Needs::new(slots * shards as usize),
             zeroes: Rc::default(),
+            log: None,
         }
+    }
+
+    /// Makes a journal of `bytes` protect dirty data, instead of a UPS.
+    pub(crate) fn attach_journal(&mut self, bytes: u64, volume_bytes: u64, of: Checkpoints) {
+        self.log = Some(HostLog::new(bytes, volume_bytes, of));
+        for shard in &mut self.shards {
+            shard.volume_mut(VOLUME).set_protection(Protection::Journal);
+        }
+    }
+
+    pub(crate) const fn log_mut(&mut self) -> Option<&mut HostLog> {
+        self.log.as_mut()
+    }
+
+    /// The share of the log that is in use, from 0 to 1.
+    pub(crate) fn log_used(&self) -> f64 {
+        self.log.as_ref().map_or(0.0, HostLog::used)
     }
 
     pub(crate) fn blank(&mut self, len: u64) -> Blank {
@@ -194,12 +216,16 @@ impl CacheHost {
         let turns = self.shards.iter().filter(|shard| shard.needs_tick()).count() as u64;
         let lately = self.last_read_ns.is_some_and(|last_ns| self.now_ns < last_ns + READING_NS);
         let reading = lately || self.reads_in_flight > 0;
+        let distance = self.log.as_ref().map(HostLog::distance);
         let due = self.shards.iter_mut().enumerate().filter(|(_, shard)| shard.needs_tick());
         due.zip(0..)
             .map(|((at, shard), turn)| {
                 let volume = shard.volume_mut(VOLUME);
                 volume.set_reading(reading);
                 volume.set_pace(pace.share(shares, turn, turns, now_ms));
+                if let Some((left, all)) = distance {
+                    volume.set_log_distance(left, all);
+                }
                 at
             })
             .collect()
@@ -267,6 +293,9 @@ impl Host for CacheHost {
         let result = call(shard, out);
         // There is no memory for the steps to change, and no line has a seal.
         out.memory.clear();
+        for note in out.notes.drain(..) {
+            self.log.as_mut().expect("only a journal takes notes").record(&note);
+        }
         shard.finish_call();
         result
     }
@@ -284,15 +313,15 @@ impl Host for CacheHost {
     }
 
     fn protection(&mut self, _volume: VolumeId) -> Protection {
-        Protection::Power
+        self.log.as_ref().map_or(Protection::Power, |_| Protection::Journal)
     }
 
-    fn admit(&mut self, _part: &Part, _fua: bool) -> Admission {
-        Admission::Free
+    fn admit(&mut self, part: &Part, _fua: bool) -> Admission {
+        self.log.as_mut().map_or(Admission::Free, |log| log.admit(part))
     }
 
     fn withdraw(&mut self, _volume: VolumeId) {
-        unreachable!("there is no journal");
+        self.log.as_mut().expect("the journal has granted a permit").withdraw();
     }
 
     fn internal_token(&mut self) -> Token {
@@ -300,7 +329,7 @@ impl Host for CacheHost {
     }
 
     fn barrier(&mut self, _volume: VolumeId, _part: PartId) -> Result<Barrier, IoError> {
-        unreachable!("there is no journal");
+        unreachable!("no client flushes a volume with a journal");
     }
 
     fn record_need(&mut self, _volume: VolumeId, range: ByteRange, lines: u32) {
@@ -313,6 +342,7 @@ impl Host for CacheHost {
         match token {
             Token::Client(requester) => self.replies.push(requester),
             Token::Preload(loader, granule) => self.preloaded.push((loader, granule)),
+            Token::Checkpoint => self.log.iter_mut().for_each(HostLog::end_checkpoint),
             Token::Internal => {}
         }
     }

@@ -4,13 +4,14 @@
 //! takes the place of a worker of the runtime, behind [`Host`](forebay_volume::Host), and behaves
 //! like one: it coalesces the I/Os of a turn, ticks shards with dirty lines, limits writeback
 //! beside reads, and receives long payloads into the pool. A UPS protects dirty data, like the
-//! battery of an array, so a flush does not wait for the disk.
+//! battery of an array, so a flush does not wait for the disk; or a journal, which takes no time.
 //!
 //! Only time is modelled: nothing fails, and data is not stored. The cost of processor and memory
-//! is in the link's constants. There is no patrol, parity or journal, and one worker.
+//! is in the link's constants. There is no patrol and no parity, and one worker.
 
 use super::disk::{Disk, DiskTally, Disturbance};
 use super::host::{CacheHost, Purpose, Requester, Token};
+use super::journal::{Checkpoints, HostLog};
 use super::preloader::Preloader;
 use crate::harness::queue::Queue;
 #[cfg(test)]
@@ -163,6 +164,13 @@ impl Machine {
         }
     }
 
+    /// Makes a journal of `bytes` protect dirty data, instead of a UPS.
+    pub(crate) fn attach_journal(&mut self, bytes: u64, checkpoints: Checkpoints) {
+        let volume_bytes = self.disk.size_bytes();
+        let (_, host) = self.cache.as_mut().expect("only a cache has a journal");
+        host.attach_journal(bytes, volume_bytes, checkpoints);
+    }
+
     #[cfg(test)]
     pub(crate) fn set_link(&mut self, link: Link) {
         self.link = link;
@@ -235,7 +243,10 @@ impl Machine {
                 }
             }
         }
-        if let Some((_, host)) = &mut self.cache {
+        if let Some((dispatcher, host)) = &mut self.cache {
+            for answer in host.log_mut().map(HostLog::commit).unwrap_or_default() {
+                dispatcher.answer(host, answer);
+            }
             host.start_ios(&mut self.disk);
             let replies = std::mem::take(&mut host.replies);
             let preloaded = std::mem::take(&mut host.preloaded);
@@ -270,6 +281,11 @@ impl Machine {
             for shard in host.shards_to_tick() {
                 dispatcher.tick(host, shard);
                 is_dirty = true;
+            }
+            let now_ms = self.now_ns / 1_000_000;
+            let due = host.log_mut().and_then(|log| log.begin_checkpoint(now_ms));
+            if let Some(request) = due {
+                dispatcher.submit(host, Token::Checkpoint, request, Payload::None);
             }
         }
         let pause_ns = if is_dirty { TICK_BUSY_NS } else { TICK_IDLE_NS };

@@ -9,10 +9,12 @@
 
 mod cache_effect;
 mod call_center;
+mod checkpoints;
 mod disk;
 mod disk_time;
 mod host;
 mod iometer;
+mod journal;
 mod logon;
 pub(crate) mod machine;
 mod mail_server;
@@ -56,6 +58,8 @@ named! {
         Iometer = "iometer",
         /// Reads beside writeback.
         ReadLatency = "read-latency",
+        /// Reads beside the checkpoints of a journal.
+        Checkpoints = "checkpoints",
         /// Writers that are faster than the disk.
         Overrun = "overrun",
         /// A disk that slows down, stops, or loses a drive.
@@ -81,6 +85,7 @@ impl Experiment {
             Self::Oltp => "response, disk and processor of a database, fifty more users at a time",
             Self::Iometer => "reads of 4 KiB, one at a time, sequential and half random",
             Self::ReadLatency => "latency of reads while 4 GiB are written back",
+            Self::Checkpoints => "latency of reads beside steady writes, with a journal",
             Self::Overrun => "rates of writers that are faster than the disk, for ten minutes",
             Self::DiskTrouble => "a disk that slows down, stops for a minute or loses a drive",
             Self::TimeOfDay => "hits of daily and weekly jobs, once their times are learned",
@@ -101,6 +106,7 @@ impl Experiment {
             Self::Oltp => oltp::run(&oltp::Plan::FULL, seed),
             Self::Iometer => iometer::run(&iometer::Plan::FULL, seed),
             Self::ReadLatency => read_latency::run(&read_latency::Plan::FULL, seed),
+            Self::Checkpoints => checkpoints::run(&checkpoints::Plan::FULL, seed),
             Self::Overrun => overrun::run(&overrun::Plan::FULL, seed),
             Self::DiskTrouble => trouble::run(&trouble::Plan::FULL, seed),
             Self::TimeOfDay => time_of_day::run(&time_of_day::Plan::FULL, seed),

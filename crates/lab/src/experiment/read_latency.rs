@@ -87,7 +87,7 @@ pub(super) struct Latency {
 }
 
 impl Latency {
-    fn of(reads: impl Iterator<Item = u64>) -> Self {
+    pub(super) fn of(reads: impl Iterator<Item = u64>) -> Self {
         let mut ns: Vec<u64> = reads.collect();
         ns.sort_unstable();
         let at = |share: usize| ns.get(ns.len() * share / 100).map_or(0.0, |&ns| ns as f64 / 1e6);

@@ -382,6 +382,26 @@ fn the_governor_keeps_read_latency_near_idle() {
     }
 }
 
+/// With checkpoints at once, the test of paced ones would fail for each of its properties.
+#[test]
+fn checkpoints_of_a_journal_keep_read_latency_near_idle() {
+    let plan = checkpoints::Plan {
+        pool_bytes: 512 * MIB,
+        beside_ns: 180 * SECOND_NS,
+        ..checkpoints::Plan::FULL
+    };
+    let runs = checkpoints::runs(&plan, 1).unwrap();
+    assert_eq!(runs.len(), 5);
+    for pair in runs[1..].chunks_exact(2) {
+        let [at_once, paced] = pair else { unreachable!("runs come in pairs") };
+        assert!(at_once.urgent > at_once.background, "{at_once:?}");
+        assert!(at_once.beside.p99 > 2.0 * at_once.idle.p99, "{at_once:?}");
+        assert_eq!(paced.urgent, 0, "{paced:?}");
+        assert!(paced.background > 0 && paced.log_used < 0.75, "{paced:?}");
+        assert!(paced.beside.p99 < 1.5 * paced.idle.p99, "{paced:?}");
+    }
+}
+
 #[test]
 fn writers_faster_than_the_disk_keep_progressing() {
     let plan =

@@ -234,15 +234,18 @@ impl Simulation {
     fn tick(&mut self) {
         for shard in 0..self.world.shards.len() {
             if self.world.shards[shard].shard.needs_tick() {
-                // Read state and pace only influence writeback: any values must work.
+                // Read state, pace and log distance only influence writeback: any values must work.
                 let reading = self.world.run.dice.chance(500_000);
                 let pace = plan::draw_pace(&mut self.world.run.dice);
                 for volume in self.world.run.plan.volume_ids() {
-                    let shard = &mut self.world.shards[shard].shard;
+                    let World { run, shards, journal, .. } = &mut self.world;
+                    let shard = &mut shards[shard].shard;
                     if shard.has_volume(volume) {
+                        let (left, all) = journal.distance(run, volume);
                         let volume = shard.volume_mut(volume);
                         volume.set_reading(reading);
                         volume.set_pace(pace);
+                        volume.set_log_distance(left, all);
                     }
                 }
                 let worker = self.any_worker();
@@ -273,7 +276,9 @@ impl Simulation {
             volumes.extend(undrained.filter(|volume| !requests.has_internal_request(**volume)));
         }
         for volume in volumes {
-            self.submit_anywhere(INTERNAL, volume, RequestKind::Checkpoint, WHOLE);
+            let urgent = self.world.journal.has_failed() || self.world.run.dice.chance(300_000);
+            let kind = RequestKind::Checkpoint { urgent };
+            self.submit_anywhere(INTERNAL, volume, kind, WHOLE);
         }
         let World { run, shards, journal, .. } = &mut self.world;
         for (volume, kind) in journal.advance_retentions(run, shards) {

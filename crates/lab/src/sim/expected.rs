@@ -248,7 +248,7 @@ impl Expected {
                     || flushes && fault == FaultKind::Flush
             }
             RequestKind::Sync => fault == FaultKind::Flush,
-            RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint => {
+            RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint { .. } => {
                 matches!(fault, FaultKind::Write | FaultKind::Flush | FaultKind::Lost)
             }
             RequestKind::Restore | RequestKind::Record => fault == FaultKind::Write,
@@ -259,7 +259,7 @@ impl Expected {
         };
         let is_lost = match kind {
             RequestKind::Read => self.losses.any_in(volume, Some(range)),
-            RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint => {
+            RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint { .. } => {
                 self.losses.any_in(volume, None)
             }
             // Data that a journal fails to keep is flushed to the disk.

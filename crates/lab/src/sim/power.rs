@@ -199,7 +199,7 @@ impl Power {
         self.gate.set(dirty_lines as u64 * LINE_BYTES, max * LINE_BYTES);
         let is_busy = volumes.iter().any(|&volume| requests.has_internal_request(volume));
         let kind = match self.is_open {
-            false if dirty_lines > 0 => RequestKind::Checkpoint,
+            false if dirty_lines > 0 => RequestKind::Checkpoint { urgent: true },
             // A flush that began earlier may not cover later writes, so wait for its end.
             false if is_busy || !std::mem::take(&mut self.sync_due) => return Vec::new(),
             false if run.strikes_always(Sabotage::SkipClosingSync) => {

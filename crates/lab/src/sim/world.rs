@@ -313,7 +313,7 @@ impl World {
             }
             RequestKind::Flush if result.is_ok() => power.end_flush(run, expected, &pending),
             RequestKind::Destage if result.is_ok() => expected.flush(volume, pending.submitted),
-            RequestKind::Checkpoint => {
+            RequestKind::Checkpoint { .. } => {
                 journal.destaged(run, shards, &pending, result);
                 power.end_drain(run, expected, &pending, result);
             }

@@ -142,7 +142,7 @@ pub(super) fn count(
             None
         }
         RequestKind::Destage
-        | RequestKind::Checkpoint
+        | RequestKind::Checkpoint { .. }
         | RequestKind::Sync
         | RequestKind::Order
         | RequestKind::Restore

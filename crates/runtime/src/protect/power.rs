@@ -117,7 +117,7 @@ impl<'a> UpsVolumes<'a> {
                 volume.power.draining.store(false, Ordering::Relaxed);
             });
             self.shared.inboxes[0].post(Message::Task(Box::new(move |tasks| {
-                tasks.checkpoint(id, done);
+                tasks.checkpoint(id, true, done);
             })));
         }
     }

@@ -274,7 +274,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
     }
 
     /// Updates the inputs of a shard's writeback for each volume: whether its disk is being read
-    /// for a client or needed by other programs, the gather threshold, and the pace.
+    /// for a client or needed by other programs, the gather threshold, the pace, and the space that
+    /// its journal has left.
     fn update_volumes(&self, number: usize) {
         let shared = &self.host.shared;
         let now_ms = forebay_volume::Host::now_ms(&self.host);
@@ -286,7 +287,13 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 in_shard.set_reading(shared.slows_writeback(volume, now_ms));
                 in_shard.set_gather_below(volume.gather.status().below_bytes);
                 let pace = volume.govern.sample(volume.id, (number, &shard), &volume.reads, now_ms);
-                shard.volume_mut(volume.id).set_pace(pace);
+                let in_shard = shard.volume_mut(volume.id);
+                in_shard.set_pace(pace);
+                let used = volume.journal.as_ref().filter(|_| in_shard.dirty_lines() > 0);
+                if let Some(used) = used {
+                    let (left, all) = used.journal.distance(used.number);
+                    in_shard.set_log_distance(left, all);
+                }
             }
         }
     }

@@ -57,8 +57,8 @@ pub(crate) trait Tasks {
     fn flush(&mut self, volume: VolumeId, on_done: OnDone);
 
     /// Destages a volume's dirty data for a checkpoint of its journal, or for a drain, and flushes
-    /// its disk.
-    fn checkpoint(&mut self, volume: VolumeId, on_done: OnDone);
+    /// its disk: at once if it is urgent, otherwise at the pace of background writeback.
+    fn checkpoint(&mut self, volume: VolumeId, urgent: bool, on_done: OnDone);
 
     /// Flushes the cache of a volume's disk.
     fn sync(&mut self, volume: VolumeId, on_done: OnDone);
@@ -120,12 +120,12 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         self.submit_internal(volume, RequestKind::Destage, on_done);
     }
 
-    fn checkpoint(&mut self, volume: VolumeId, on_done: OnDone) {
+    fn checkpoint(&mut self, volume: VolumeId, urgent: bool, on_done: OnDone) {
         // The volume may have been removed meanwhile.
         if self.host.shared.volume(volume).is_none() {
             return on_done(Err(IoError::Shutdown));
         }
-        self.submit_internal(volume, RequestKind::Checkpoint, on_done);
+        self.submit_internal(volume, RequestKind::Checkpoint { urgent }, on_done);
     }
 
     fn sync(&mut self, volume: VolumeId, on_done: OnDone) {

@@ -14,7 +14,7 @@ impl<H: Host> Dispatcher<H> {
             order.cut();
         }
         match request.kind {
-            RequestKind::Checkpoint => return self.flush_shards(host, id),
+            RequestKind::Checkpoint { .. } => return self.flush_shards(host, id),
             RequestKind::Sync => return self.part_done(host, id, Ok(())),
             _ => {}
         }
@@ -46,11 +46,15 @@ impl<H: Host> Dispatcher<H> {
         let job = self.jobs.get_mut(id);
         job.flush = FlushStage::Due;
         job.trail.begin(Wait::Destage, host.now_us());
-        let volume = job.request.volume;
+        let Request { volume, kind, .. } = job.request;
         if let Some(order) = host.order(volume) {
             return self.flush_in_order(host, id, &order);
         }
-        self.call_all_shards(host, id, |shard, now_ms, out| shard.flush(volume, part, now_ms, out));
+        let is_urgent = kind != RequestKind::Checkpoint { urgent: false };
+        self.call_all_shards(host, id, |shard, now_ms, out| match is_urgent {
+            true => shard.flush(volume, part, now_ms, out),
+            false => shard.checkpoint(volume, part, now_ms, out),
+        });
     }
 
     /// Makes a call to every shard for a job, and ends the job's one pending "part". If `call`

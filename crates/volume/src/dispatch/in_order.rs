@@ -29,23 +29,23 @@ impl<H: Host> Dispatcher<H> {
         let order = host.order(volume).expect("only an ordered volume holds parts");
         // Dirty data in the part's range is destaged first, with the rest of the open epoch.
         let epoch = if dirty { order.cut() } else { order.epoch() };
-        if self.wait_in_order(volume, &order, epoch, part, Then::Retry) {
+        if self.wait_in_order((volume, &order), epoch, part, Then::Retry, true) {
             self.answers.push(Answer { part, outcome: Outcome::InOrder });
         }
         Step::Waiting(Wait::Order)
     }
 
     /// Returns whether all epochs before `epoch` are on stable storage. If not, requests a run, and
-    /// the part waits for it.
+    /// the part waits for it. The run is not delayed by rate limits if the part is urgent.
     fn wait_in_order(
         &mut self,
-        volume: VolumeId,
-        order: &Order,
+        (volume, order): (VolumeId, &Order),
         epoch: u64,
         part: PartId,
         then: Then,
+        is_urgent: bool,
     ) -> bool {
-        let is_drained = order.wait(epoch, part, then);
+        let is_drained = order.wait(epoch, part, then, is_urgent);
         if !is_drained {
             self.runs.push(volume);
         }
@@ -65,8 +65,10 @@ impl<H: Host> Dispatcher<H> {
     /// lost since: lost data cannot reach the disk.
     pub(super) fn fail_for_loss(&mut self, host: &mut H, id: JobId) {
         let Request { volume, kind, .. } = self.jobs.get_mut(id).request;
-        let is_flush =
-            matches!(kind, RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint);
+        let is_flush = matches!(
+            kind,
+            RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint { .. }
+        );
         if !is_flush || host.order(volume).is_none() {
             return;
         }
@@ -92,8 +94,10 @@ impl<H: Host> Dispatcher<H> {
 
     /// Ends a part once everything that is dirty now is on the disk's stable storage.
     pub(super) fn answer_in_order(&mut self, host: &mut H, name: PartName, order: &Order) {
-        let volume = self.jobs.get_mut(name.job).request.volume;
-        if self.wait_in_order(volume, order, order.cut(), name.pack(), Then::Answer) {
+        let Request { volume, kind, .. } = self.jobs.get_mut(name.job).request;
+        let is_urgent = kind != RequestKind::Checkpoint { urgent: false };
+        let (part, then) = (name.pack(), Then::Answer);
+        if self.wait_in_order((volume, order), order.cut(), part, then, is_urgent) {
             self.finish_part(host, name, Ok(()));
         }
     }

@@ -329,6 +329,14 @@ impl Journal {
         deliver(run, notifications);
     }
 
+    /// The space that the log has left for a volume, and its maximum; sometimes none, as if another
+    /// checkpoint had to begin at once.
+    pub(crate) fn distance(&self, run: &mut Run, volume: VolumeId) -> (u64, u64) {
+        let Some(number) = self.number(volume) else { return (1, 1) };
+        let (left, all) = self.log.distance(number);
+        if run.dice.chance(50_000) { (0, all) } else { (left, all) }
+    }
+
     /// Begins a checkpoint if one is due; returns the volumes to destage.
     pub(crate) fn begin_checkpoint(&mut self, run: &mut Run) -> Vec<VolumeId> {
         let wanted = self.log.wants_checkpoint() || run.dice.chance(self.plan.checkpoint);

@@ -67,7 +67,7 @@ fn destage(runtime: &Runtime) {
     let id = runtime.named("v").unwrap().id;
     let (sender, result) = mpsc::channel();
     let on_done = Box::new(move |result: IoResult| sender.send(result).unwrap());
-    runtime.run_on(0, move |tasks| tasks.checkpoint(id, on_done)).unwrap();
+    runtime.run_on(0, move |tasks| tasks.checkpoint(id, true, on_done)).unwrap();
     result.recv().unwrap().unwrap();
 }
 

@@ -1,4 +1,8 @@
 //! Begins checkpoints, and makes the workers destage the volumes that take part.
+//!
+//! A checkpoint destages at the pace of background writeback. The shards learn from
+//! [`Journal::distance`] how much space the log has left: from a quarter of it on they speed up, and
+//! they destage at once when the log is about to admit no more writes.
 
 use super::{Journal, State, TICK, stuck};
 use crate::shared::Message;
@@ -6,7 +10,8 @@ use forebay_types::{IoError, IoResult, VolumeId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest time between two checkpoints. It keeps recovery short.
+/// The interval of checkpoints that the log does not need for its space. They keep recovery short,
+/// let the samples of the disks be renewed, and leave the log without records once writes stop.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
 /// The minimum interval between two checkpoints for lack of space, while a failing or slow disk
 /// keeps the space in use.
@@ -19,7 +24,7 @@ impl Journal {
             if age >= Duration::from_secs(1) {
                 state.checkpoint_at = Instant::now();
                 let volumes: Vec<_> = state.volumes.iter().map(|(_, volume)| *volume).collect();
-                volumes.into_iter().for_each(|volume| self.destage(volume, None));
+                volumes.into_iter().for_each(|volume| self.destage(volume, None, true));
             }
             return;
         }
@@ -28,6 +33,9 @@ impl Journal {
         if now {
             state.log.skip_to_next_segment();
             state.log.reclaim();
+            let State { log, hurried, .. } = state;
+            hurried.clear();
+            hurried.extend(log.checkpoints_in_progress());
         }
         let due = state.log.wants_checkpoint() && age >= pause || age >= CHECKPOINT_EVERY || now;
         if !due {
@@ -37,15 +45,24 @@ impl Journal {
         let Some(checkpoint) = state.log.begin_checkpoint() else { return };
         for number in checkpoint.volumes {
             match state.volumes.iter().find(|(other, _)| *other == number) {
-                Some(&(_, volume)) => self.destage(volume, Some(number)),
+                Some(&(_, volume)) => self.destage(volume, Some(number), now),
                 // The volume is being removed, after a flush of its own.
                 None => state.log.end_checkpoint(number, Err(IoError::Shutdown)),
             }
         }
     }
 
-    /// Destages a volume's dirty data, for a checkpoint if `number` is given.
-    fn destage(self: &Arc<Self>, volume: VolumeId, number: Option<u16>) {
+    /// The space that the log has left for a volume, and its maximum; see
+    /// [`forebay_journal::Log::distance`].
+    pub(crate) fn distance(&self, number: u16) -> (u64, u64) {
+        let state = self.lock();
+        let (left, all) = state.log.distance(number);
+        if state.hurried.contains(&number) { (0, all) } else { (left, all) }
+    }
+
+    /// Destages a volume's dirty data, for a checkpoint if `number` is given: at once if it is
+    /// urgent, otherwise at the pace of background writeback.
+    fn destage(self: &Arc<Self>, volume: VolumeId, number: Option<u16>, urgent: bool) {
         let journal = Arc::clone(self);
         let on_done = move |result: IoResult| match (number, result) {
             (None, _) => {}
@@ -53,7 +70,7 @@ impl Journal {
             (Some(number), Err(error)) => stuck::keep(&journal, number, volume, error),
         };
         self.inboxes[0].post(Message::Task(Box::new(move |tasks| {
-            tasks.checkpoint(volume, Box::new(on_done));
+            tasks.checkpoint(volume, urgent, Box::new(on_done));
         })));
     }
 }

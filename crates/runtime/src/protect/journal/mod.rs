@@ -95,6 +95,9 @@ pub(crate) struct State {
     checkpoint_at: Instant,
     /// Begin a checkpoint at once, and close the current segment of the log.
     checkpoint_now: bool,
+    /// Numbers of the volumes with a checkpoint in progress that another one waits for, which is to
+    /// begin at once.
+    hurried: Vec<u16>,
     /// Displaced devices that the thread is to mark as failed.
     gone: [bool; 2],
     stopping: bool,
@@ -166,6 +169,7 @@ impl Journal {
             sampling: Vec::new(),
             checkpoint_at: Instant::now(),
             checkpoint_now: false,
+            hurried: Vec::new(),
             gone: [false; 2],
             stopping: false,
         };

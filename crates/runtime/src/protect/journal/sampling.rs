@@ -33,6 +33,10 @@ impl Journal {
             return;
         }
         state.log.end_checkpoint(number, result);
+        if let Some(at) = state.hurried.iter().position(|&other| other == number) {
+            state.hurried.remove(at);
+            state.checkpoint_now = true;
+        }
         self.wakeup.notify_all();
         let (epoch, places) = state.log.stale_places(number);
         let disk = state.disks.iter().find(|(other, ..)| *other == number);
