@@ -131,7 +131,14 @@ pub fn evaluate(reading: &Reading, rules: &Rules) -> PowerState {
     if has(StatusFlag::Fsd) {
         return PowerState::Critical(Critical::ForcedShutdown);
     }
-    if has(StatusFlag::Lb) && (has(StatusFlag::Ob) || !has(StatusFlag::Ol)) {
+    let is_on_mains = has(StatusFlag::Ol) && !has(StatusFlag::Ob);
+    if has(StatusFlag::Cal) && !is_on_mains && !has(StatusFlag::Wait) {
+        // A planned test discharges the battery until it is low. Like NUT, this ignores `LB` then:
+        // only the runtime counts. Some drivers report `CAL` in a power failure too, so the battery
+        // is expected to be empty in the end.
+        return left_on_battery(reading, rules);
+    }
+    if has(StatusFlag::Lb) && !is_on_mains {
         return PowerState::Critical(Critical::BatteryLow);
     }
     if has(StatusFlag::Wait) {
@@ -154,6 +161,10 @@ fn on_battery(reading: &Reading, rules: &Rules) -> PowerState {
     if is_low(reading) {
         return PowerState::Critical(Critical::BatteryLow);
     }
+    left_on_battery(reading, rules)
+}
+
+fn left_on_battery(reading: &Reading, rules: &Rules) -> PowerState {
     match reading.runtime_seconds {
         Some(seconds) => PowerState::OnBattery { left_seconds: rules.trusted_ms(seconds) / 1000 },
         None => PowerState::Unknown(first_invalid(reading, Unknown::Missing("battery.runtime"))),

@@ -255,6 +255,27 @@ fn dirty_data_dumped_at_low_battery_is_restored_from_the_vault() {
 }
 
 #[test]
+fn a_calibration_that_empties_the_battery_halts_no_writes() {
+    let (machine, ups, daemon) = UpsMachine::in_write_back("");
+    let mut client = daemon.client("disk");
+    write_all(&mut client);
+    ups.set_status("OB CAL LB");
+    machine.wait_for_power("write-back ends", |power| !power.write_back_allowed);
+    client.write(0, &content(7)).unwrap();
+    assert_eq!(machine.on_disk(0), content(7), "writes go through");
+    machine.wait_for_power("dirty data is drained", |power| power.dirty_bytes == 0);
+    let power = machine.power();
+    assert!(!power.halted, "{power:?}");
+    // A forced shutdown counts in a calibration too.
+    ups.set_status("FSD OB CAL LB");
+    machine.wait_for_power("writes are halted", |power| power.halted);
+    ups.set_status("OL");
+    machine.wait_for_power("write-back resumes", |power| power.write_back_allowed);
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
 fn a_dump_is_logged_once() {
     let (_machine, ups, daemon) = UpsMachine::in_write_back("");
     let mut client = daemon.client("disk");

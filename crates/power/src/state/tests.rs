@@ -38,6 +38,15 @@ fn states_of_status_flags() {
         ("OB", "on-battery"),
         ("OB DISCHRG", "on-battery"),
         ("CAL OB DISCHRG", "on-battery"),
+        ("OB CAL LB", "on-battery"),
+        ("LB DISCHRG CAL OB", "on-battery"),
+        ("CAL LB", "on-battery"),
+        ("CAL", "on-battery"),
+        ("OL OB CAL LB", "on-battery"),
+        ("OL CAL LB", "not-ready"),
+        ("FSD OB CAL LB", "critical"),
+        ("WAIT OB CAL", "unknown"),
+        ("OB TEST LB", "critical"),
         ("OB DISCHRG LB", "critical"),
         ("OL OB LB", "critical"),
         ("LB", "critical"),
@@ -92,6 +101,11 @@ fn low_values_on_battery_are_critical_without_lb() {
         ("battery.charge: 99, battery.runtime: x", "unknown"),
     ] {
         assert_eq!(with(&format!("ups.status: OB, {values}")).as_str(), word, "{values}");
+    }
+    // A calibration discharges the battery below these thresholds.
+    for low in ["battery.charge: 9, battery.charge.low: 20", "battery.runtime.low: 700"] {
+        let values = format!("ups.status: OB CAL LB, {low}, battery.runtime: 600");
+        assert_eq!(with(&values).as_str(), "on-battery", "{low}");
     }
     let left = with("ups.status: OB, battery.runtime: 600");
     assert_eq!(left, PowerState::OnBattery { left_seconds: 480 }, "80 % are trusted");

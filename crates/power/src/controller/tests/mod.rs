@@ -203,6 +203,39 @@ fn dump_begins_in_time_on_battery() {
 }
 
 #[test]
+fn calibration_halts_no_writes_unless_the_runtime_or_a_shutdown_says_so() {
+    let clean = Exposure { dirty_bytes: 0, ..EXPOSED };
+    let calibrating = |runtime| reading("OB CAL LB", 10, runtime);
+    let mut bench = Bench::safe();
+    let decide = |bench: &mut Bench, observation: Observation| {
+        bench.now_ms += 1000;
+        bench.controller.observe(0, bench.now_ms, observation);
+        bench.controller.decide(bench.now_ms, &clean)
+    };
+    for runtime in (1..300).rev() {
+        let decision = decide(&mut bench, calibrating(runtime * 10));
+        assert!(!decision.write_back_allowed && !decision.dump_now, "{decision:?}");
+        assert!(decision.drain_now);
+    }
+    // With dirty data, the dump begins in time as on battery.
+    let mut late = Bench::safe();
+    assert_eq!(late.observe(&[calibrating(600)]).dump_in_ms, Some(413_000));
+    assert!(late.observe(&[calibrating(60)]).dump_now);
+    // Power may fail during a calibration.
+    for last in [calibrating(0), reading("FSD OB CAL LB", 10, 600), reading("OB LB", 10, 600)] {
+        let mut bench = bench_after(&bench);
+        assert!(decide(&mut bench, last.clone()).dump_now, "{last:?}");
+    }
+    // It ends on mains.
+    let decision = decide(&mut bench, reading("OL CHRG", 10, 60));
+    assert!(!decision.dump_now, "{decision:?}");
+}
+
+fn bench_after(bench: &Bench) -> Bench {
+    Bench { controller: bench.controller.clone(), now_ms: bench.now_ms }
+}
+
+#[test]
 fn dump_stays_ordered_until_mains_is_stable() {
     for word in ["OB LB", "FSD OL", "OL OB LB"] {
         let mut bench = Bench::safe();

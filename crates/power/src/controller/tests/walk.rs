@@ -11,6 +11,8 @@ enum Event {
     Charging(u32),
     Battery,
     Low,
+    /// The battery is low because of a test.
+    Calibration,
     Replace,
     Shutdown,
     Nonsense,
@@ -21,12 +23,13 @@ enum Event {
     Pause,
 }
 
-const EVENTS: [Event; 11] = [
+const EVENTS: [Event; 12] = [
     Event::Online,
     Event::Charging(70),
     Event::Charging(82),
     Event::Battery,
     Event::Low,
+    Event::Calibration,
     Event::Replace,
     Event::Shutdown,
     Event::Nonsense,
@@ -51,6 +54,7 @@ fn observation(event: Event) -> Option<Observation> {
         Event::Charging(percent) => Some(reading("OL CHRG", percent, 1800)),
         Event::Battery => Some(reading("OB DISCHRG", 95, 600)),
         Event::Low => Some(reading("OB DISCHRG LB", 10, 60)),
+        Event::Calibration => Some(reading("OB CAL LB", 10, 600)),
         Event::Replace => Some(reading("OL RB", 100, 1800)),
         Event::Shutdown => Some(reading("FSD OL", 100, 1800)),
         Event::Nonsense => {
