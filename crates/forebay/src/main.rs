@@ -19,6 +19,7 @@ mod members;
 mod reliance;
 mod report;
 mod rescue;
+mod reserve;
 mod serve;
 mod signals;
 mod usage;

@@ -17,6 +17,7 @@
 //! After a clean shutdown, a line `settled` precedes the last one: the disks have all acknowledged
 //! data, so the journal holds nothing that a rescue could need.
 
+use crate::reserve;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -92,6 +93,12 @@ pub(crate) fn put(path: &Path, reason: &str, volumes: &[String]) -> io::Result<(
     let is_about_all = match read(path)? {
         None => false,
         Some(Mark { volumes: None, .. }) => true,
+        // A write that nothing needs would fail on a full file system.
+        Some(Mark { volumes: Some(earlier), is_settled: false, .. })
+            if volumes.iter().all(|name| earlier.contains(name)) =>
+        {
+            return Ok(());
+        }
         Some(Mark { volumes: Some(earlier), .. }) => {
             names.extend(earlier);
             false
@@ -103,7 +110,7 @@ pub(crate) fn put(path: &Path, reason: &str, volumes: &[String]) -> io::Result<(
         names.iter().for_each(|name| text += &format!("volume {name}\n"));
         text += &format!("volumes {}\n", names.len());
     }
-    replace(path, &text)
+    reserve::replace(path, &text)
 }
 
 /// Adds the `settled` line to a mark: the disks of its volumes have all acknowledged data. A mark
@@ -119,10 +126,11 @@ pub(crate) fn settle(path: &Path) -> io::Result<()> {
     let mut text = format!("{reason}\n");
     names.iter().for_each(|name| text += &format!("volume {name}\n"));
     text += &format!("{SETTLED}\nvolumes {}\n", names.len());
-    replace(path, &text)
+    reserve::replace(path, &text)
 }
 
-/// Atomically and durably replaces a file. A torn mark or record would apply to all volumes.
+/// Atomically and durably replaces a file. A record that a failure needs is written with
+/// [`reserve::replace`], which works on a full file system too.
 ///
 /// # Errors
 /// Fails if the directory cannot be written.

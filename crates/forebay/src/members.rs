@@ -5,7 +5,7 @@
 //! device lacks. A start with only one device uses it only if the file lists it, so a stale device
 //! is never used alone.
 
-use crate::marks;
+use crate::reserve;
 use forebay_runtime::{JournalId, MemberRecord};
 use std::io;
 use std::path::PathBuf;
@@ -30,7 +30,11 @@ impl MemberRecord for Members {
 
     fn record(&self, journal: JournalId, members: &[u64]) -> io::Result<()> {
         let text: String = members.iter().map(|member| format!("{member:016x}\n")).collect();
-        marks::replace(&self.path(journal), &text)
+        let path = self.path(journal);
+        let is_new = !path.try_exists()?;
+        reserve::replace(&path, &text)?;
+        // The loss of a member is recorded on a full file system too.
+        if is_new { reserve::prepare(&path) } else { Ok(()) }
     }
 }
 

@@ -21,7 +21,7 @@ mod daemon;
 
 pub(crate) use daemon::{GivenUp, Reliances};
 
-use crate::marks;
+use crate::{marks, reserve};
 use forebay_runtime::JournalId;
 use std::fmt;
 use std::io;
@@ -132,13 +132,13 @@ impl Reliance {
     fn write(&self, path: &Path, kind: Kind) -> io::Result<()> {
         let count = self.relies.len() + self.void.len();
         if count == 0 {
-            return marks::remove(path);
+            return reserve::remove(path);
         }
         let mut text = format!("{kind} {}\n", self.name);
         self.relies.iter().for_each(|name| text += &format!("relies {name}\n"));
         self.void.iter().for_each(|name| text += &format!("void {name}\n"));
         text += &format!("lines {count}\n");
-        marks::replace(path, &text)
+        reserve::replace(path, &text)
     }
 
     /// The volumes whose data in this vault is older than their disks.
@@ -200,13 +200,15 @@ impl Reliance {
         Ok(relying.collect())
     }
 
-    /// Records that a volume relies on this holder.
-    fn rely(state_dir: &Path, holder: Holder, name: &str, volume: &str) -> io::Result<()> {
+    /// Records that volumes rely on this holder, in one write.
+    fn rely(state_dir: &Path, holder: Holder, name: &str, volumes: &[&str]) -> io::Result<()> {
         Self::change(state_dir, holder, |record| {
             name.clone_into(&mut record.name);
-            remove_name(&mut record.void, volume);
-            if !record.relies.iter().any(|name| name == volume) {
-                record.relies.push(volume.to_owned());
+            for &volume in volumes {
+                remove_name(&mut record.void, volume);
+                if !record.relies.iter().any(|name| name == volume) {
+                    record.relies.push(volume.to_owned());
+                }
             }
         })
     }

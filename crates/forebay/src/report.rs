@@ -1,5 +1,6 @@
 //! Errors as the program shows them: one line on standard error, and an exit code.
 
+use crate::serve::AllocateError;
 use crate::usage;
 use clap::error::ErrorKind as UsageKind;
 use forebay_api::{ClientError, ErrorKind, Problem};
@@ -156,6 +157,7 @@ fn fault_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a dyn Fault> {
         .or_else(|| of::<VolumeError>(error))
         .or_else(|| of::<JournalError>(error))
         .or_else(|| of::<VaultError>(error))
+        .or_else(|| of::<AllocateError>(error))
         .or_else(|| of::<AddressError>(error))
         .or_else(|| of::<AuthorityError>(error))
         .or_else(|| of::<ExpressionError>(error))

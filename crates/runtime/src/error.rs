@@ -245,13 +245,16 @@ impl Fault for Stall {
     fn remedy(&self) -> Remedy {
         match self {
             Self::Journal { .. } => "check the journal's device and the kernel log".into(),
+            Self::Record { .. } => {
+                "free space in the state directory, or make it writable, and try again".into()
+            }
             Self::Nothing { .. } => Action::Report.into(),
         }
     }
 
     fn blame(&self) -> Blame {
         match self {
-            Self::Journal { .. } => Blame::Environment,
+            Self::Journal { .. } | Self::Record { .. } => Blame::Environment,
             Self::Nothing { .. } => Blame::Bug,
         }
     }

@@ -1,8 +1,9 @@
 //! The reliance records of a running daemon, behind the runtime's interfaces.
 
 use super::{Holder, Kind, Reliance, remove_name};
-use crate::marks;
+use crate::{marks, reserve};
 use forebay_runtime::{JournalId, JournalRecord, Missing, VaultRecord};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -37,11 +38,16 @@ impl Reliances {
         for volume in volumes {
             Reliance::release(&self.state_dir, Holder::Journal(journal), volume)?;
         }
-        let journaled = self.journaled.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut journaled = self.journaled.lock().unwrap_or_else(PoisonError::into_inner);
         let affected = journaled.iter().filter(|(_, name)| volumes.contains(name));
-        affected
-            .into_iter()
-            .try_for_each(|(vault, name)| VaultRecord::rely(self, *vault, name, false))
+        let mut by_vault = BTreeMap::<u64, Vec<&str>>::new();
+        affected.for_each(|(vault, name)| by_vault.entry(*vault).or_default().push(name));
+        // One write for each vault: there may be no space but what is reserved for it.
+        for (vault, names) in &by_vault {
+            Reliance::rely(&self.state_dir, Holder::Vault(*vault), &self.vault, names)?;
+        }
+        journaled.retain(|(_, name)| !volumes.contains(name));
+        Ok(())
     }
 
     /// The volumes that rely on any vault configured under this name and are not given up. While
@@ -107,8 +113,10 @@ impl VaultRecord for Reliances {
         drop(journaled);
         let holder = Holder::Vault(vault);
         if !has_journal {
-            return Reliance::rely(&self.state_dir, holder, &self.vault, volume);
+            return Reliance::rely(&self.state_dir, holder, &self.vault, &[volume]);
         }
+        // Written when the journal fails.
+        reserve::prepare(&holder.path(&self.state_dir))?;
         Reliance::change(&self.state_dir, holder, |record| {
             record.name.clone_from(&self.vault);
             remove_name(&mut record.void, volume);
@@ -145,11 +153,19 @@ impl JournalRecord for Reliances {
     }
 
     fn rely(&self, journal: JournalId, name: &str, volume: &str) -> io::Result<()> {
-        Reliance::rely(&self.state_dir, Holder::Journal(journal), name, volume)
+        Reliance::rely(&self.state_dir, Holder::Journal(journal), name, &[volume])
     }
 
     fn release(&self, journal: JournalId, volume: &str) -> io::Result<()> {
         Reliance::release(&self.state_dir, Holder::Journal(journal), volume)
+    }
+
+    fn reserve(&self, journal: JournalId) -> io::Result<()> {
+        reserve::prepare(&marks::path_of(&self.state_dir, &journal.to_string()))
+    }
+
+    fn unreserve(&self, journal: JournalId) {
+        reserve::release(&marks::path_of(&self.state_dir, &journal.to_string()));
     }
 
     fn settled(&self, journal: JournalId) -> io::Result<()> {

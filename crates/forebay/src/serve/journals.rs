@@ -4,6 +4,7 @@
 //! write is acknowledged without the journal. While the mark exists, no start uses the journal's
 //! records of the volumes that the mark lists, because they are older than the disks.
 
+use super::space;
 use super::statistics::latency;
 use crate::identity::identity;
 use crate::marks::{self, Mark};
@@ -176,6 +177,11 @@ impl Journals {
         }
         self.check_reliance(runtime, spec, name, &backend, mirror.as_ref())
             .map_err(|error| problem_of(&error))?;
+        [Some(&name.journal), name.mirror.as_ref()]
+            .into_iter()
+            .flatten()
+            .try_for_each(|device| self.reserve(device))
+            .map_err(|error| with_volume(problem_of(&error)))?;
         let mark_of = {
             let state_dir = self.state_dir.clone();
             move |id: JournalId| marks::path_of(&state_dir, &id.to_string())
@@ -194,6 +200,13 @@ impl Journals {
             }),
         };
         runtime.open_journal(settings).map_err(|error| with_volume(problem_of(&error)))
+    }
+
+    /// Allocates the blocks of a device that is a file: on a full file system, writes to the holes
+    /// of a sparse one would fail.
+    fn reserve(&self, device: &str) -> Result<(), space::AllocateError> {
+        let path = forebay_backend::plain_path(device);
+        path.map_or(Ok(()), |path| space::allocate_all(path, Kind::Journal, &self.state_dir))
     }
 
     /// The problem of a volume whose journal's devices cannot be opened.
@@ -269,6 +282,7 @@ impl Journals {
                 name: name.journal.clone(),
                 mirror: name.mirror.clone(),
                 id: status.id,
+                waits_for: status.waits_for,
                 capacity_bytes: usage.capacity_bytes,
                 used_bytes: usage.used_bytes,
                 records: usage.records,

@@ -7,6 +7,7 @@
 use super::journals::check_state_dir;
 use super::listen::has_directory;
 use super::power::DumpTarget;
+use super::space;
 use super::statistics::latencies;
 use crate::identity::identity;
 use crate::marks;
@@ -23,7 +24,6 @@ use forebay_runtime::{
     VolumeVault, vault_bytes_for,
 };
 use forebay_types::{Action, Remedy, Size, VolumeId};
-use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -64,7 +64,7 @@ pub(super) fn open(
         let accept = Action::AcceptLostVault(volume.clone());
         return Err(with_remedy(error, Remedy::from("restore it").or(accept)));
     }
-    path.map_or(Ok(()), |path| prepare(path, needed_bytes))?;
+    path.map_or(Ok(()), |path| prepare(path, needed_bytes, state_dir))?;
     let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
     let backend = forebay_backend::open(name, &options).context("the vault")?;
     if backend.description().identity.is_none() {
@@ -98,36 +98,25 @@ pub(super) fn open(
 
 /// Creates the file if it can be created, and allocates its space. For any other path it does
 /// nothing, so that opening the vault reports the error.
-fn prepare(path: &Path, needed_bytes: u64) -> anyhow::Result<()> {
-    let reserve = |file: &File, bytes: u64| {
-        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(|error| {
-            let what = format!("cannot allocate {} for the vault {}", Size(bytes), path.display());
-            let remedy = Remedy::from("free space").or(Action::set("vault", "PATH"));
-            with_remedy(anyhow::Error::new(error).context(what), remedy)
-        })
-    };
+fn prepare(path: &Path, needed_bytes: u64, state_dir: &Path) -> anyhow::Result<()> {
     match std::fs::metadata(path) {
-        Ok(found) if found.is_file() && found.len() > 0 => {
-            let file = FileOptions::new().write(true).open(path);
-            let file = file.with_context(|| format!("the vault {}", path.display()))?;
-            // Allocates the holes of a sparse file, which a dump could not write on a full disk.
-            reserve(&file, found.len())
-        }
         Err(_) if can_be_created(path) => {
             // It will hold data of the disks, which other users may not read.
             let file = FileOptions::new().write(true).create_new(true).mode(0o600).open(path);
             let file = file.with_context(|| format!("the vault {}", path.display()))?;
-            let created = reserve(&file, needed_bytes).and_then(|()| {
+            let allocated = space::allocate(&file, needed_bytes, Kind::Vault, path);
+            let created = allocated.map_err(anyhow::Error::new).and_then(|()| {
                 let synced = file.sync_all().and_then(|()| marks::sync_directory(path));
                 synced.context("cannot sync the new vault")
             });
             if created.is_err() {
                 let _ = std::fs::remove_file(path);
             }
-            created
+            created?;
         }
-        _ => Ok(()),
+        _ => {}
     }
+    Ok(space::allocate_all(path, Kind::Vault, state_dir)?)
 }
 
 /// Returns true if a file can be created at the path: nothing exists there, its directory exists,
@@ -363,17 +352,18 @@ mod tests {
     fn a_new_vault_is_allocated_in_full_and_replaces_no_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("vault");
-        prepare(&path, 5 << 20).unwrap();
+        prepare(&path, 5 << 20, directory.path()).unwrap();
         let created = std::fs::metadata(&path).unwrap();
         let blocks = std::os::unix::fs::MetadataExt::blocks(&created);
         assert_eq!((created.len(), blocks >= 5 << 11), (5 << 20, true));
         std::fs::write(&path, b"something else").unwrap();
-        prepare(&path, 5 << 20).unwrap();
+        prepare(&path, 5 << 20, directory.path()).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"something else");
-        prepare(&directory.path().join("no/such"), 5 << 20).unwrap();
+        prepare(&directory.path().join("no/such"), 5 << 20, directory.path()).unwrap();
         assert!(!directory.path().join("no").exists());
-        let error =
-            crate::report::sentence(&prepare(&directory.path().join("big"), 1 << 60).unwrap_err());
+        let error = crate::report::sentence(
+            &prepare(&directory.path().join("big"), 1 << 60, directory.path()).unwrap_err(),
+        );
         assert!(error.contains("--vault"), "{error}");
         assert!(!directory.path().join("big").exists(), "nothing is left behind");
     }
@@ -382,7 +372,7 @@ mod tests {
     fn only_its_owner_may_read_a_new_vault() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("vault");
-        prepare(&path, 1 << 20).unwrap();
+        prepare(&path, 1 << 20, directory.path()).unwrap();
         let created = std::fs::metadata(&path).unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::mode(&created) & 0o777, 0o600);
     }

@@ -15,6 +15,7 @@ mod crash;
 mod curve;
 mod dashboard;
 mod frozen;
+mod full;
 mod gather;
 mod geometry;
 mod kept;

@@ -48,6 +48,19 @@ pub enum Stall {
         /// The timeout.
         seconds: u64,
     },
+    /// The failure of the journal, or of one of its devices, cannot be recorded.
+    #[error(
+        "volume '{name}' waits for a record of the failure of its journal {journal}: {reason}; the \
+         volume is still served, and nothing is lost"
+    )]
+    Record {
+        /// The volume.
+        name: String,
+        /// Its journal.
+        journal: String,
+        /// The error, with the path.
+        reason: String,
+    },
     /// Requests or operations do not complete, although neither disk nor journal is waited for.
     #[error(
         "{requests} requests and {operations} operations of volume '{name}' have not completed \
@@ -106,6 +119,12 @@ impl<'a> Watchdog<'a> {
 /// The error for a volume that has waited too long, by what it waits for.
 fn stall_error(shared: &Shared, volume: &Volume, outstanding: Outstanding) -> VolumeError {
     let (name, seconds) = (volume.name.clone(), shared.timeouts.disk.as_secs());
+    let used = volume.journal.as_ref();
+    if let Some((journal, reason)) =
+        used.and_then(|it| Some((&it.journal, it.journal.waits_for()?)))
+    {
+        return Stall::Record { name, journal: journal.name().to_owned(), reason }.into();
+    }
     if outstanding.oldest_io.is_some() {
         let dirty_bytes = shared.shards.dirty_bytes(volume.id);
         return VolumeError::Hanging { name, seconds, dirty_bytes };

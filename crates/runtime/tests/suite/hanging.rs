@@ -2,15 +2,15 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::journal::{JOURNAL_BYTES, add, memory, open, volume};
+use crate::journal::{JOURNAL_BYTES, add, journal_settings, memory, open, volume};
 use crate::server::{Server, change, read_backend, settings, while_held};
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{Backend, OpenOptions};
 use forebay_nbd::{Command, Extent};
-use forebay_runtime::{Engine, RuntimeConfig, Stall, Timeouts, VolumeError};
+use forebay_runtime::{Engine, JournalSettings, RuntimeConfig, Stall, Timeouts, VolumeError};
 use forebay_types::{IoError, Mode};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 on_both_engines! {
@@ -23,6 +23,7 @@ on_both_engines! {
     requests_in_flight_are_answered_at_a_stop_however_long_the_disk_takes,
     more_flushes_than_may_be_in_flight_wait_for_their_turn,
     a_hanging_journal_is_named_in_the_error,
+    a_failure_that_cannot_be_recorded_is_named_and_prevents_no_end,
     an_addition_that_waits_for_its_disk_delays_no_other_operation,
     a_removal_that_waits_for_its_journal_delays_no_other_operation,
 }
@@ -244,6 +245,46 @@ fn a_hanging_journal_is_named_in_the_error(engine: Engine) {
     // The write was never answered, but it completes once the journal does.
     let mut reader = server.client("v");
     wait_until("the volume is still served", PATIENCE, || reader.read(0, 8192).unwrap() == written);
+    drop(reader);
+    server.stop();
+    assert_eq!(read_backend(&*disk, 0, 8192), written);
+}
+
+fn a_failure_that_cannot_be_recorded_is_named_and_prevents_no_end(engine: Engine) {
+    let server = impatient_server(engine);
+    let (disk, gate) = (memory(16 * MIB), Gate::new(memory(JOURNAL_BYTES)));
+    let is_full = Arc::new(AtomicBool::new(true));
+    let full = Arc::clone(&is_full);
+    let settings = JournalSettings {
+        on_failure: Box::new(move |_, _, _| match full.load(Ordering::SeqCst) {
+            true => Err(std::io::Error::other("/state/x.failed: no space left")),
+            false => Ok(()),
+        }),
+        ..journal_settings(Arc::clone(&gate) as _)
+    };
+    let journal = server.runtime.open_journal(settings).unwrap();
+    add(&server, "v", Arc::clone(&disk) as _, &journal);
+    let mut client = server.client("v");
+    gate.close(Kinds::ALL);
+    client.send(Command::Write, 0, 4096, 4096, &[2; 4096]);
+    assert!(gate.wait_held(1, PATIENCE));
+    gate.fail_all(IoError::Io);
+    gate.open();
+    wait_until("the journal waits", PATIENCE, || journal.status().waits_for.is_some());
+    let removed = server.runtime.remove_volume("v", |_| {});
+    for refused in [removed, server.runtime.stop(|_| {})] {
+        match refused {
+            Err(VolumeError::Stalled(Stall::Record { name, reason, .. })) => {
+                assert_eq!((&*name, &*reason), ("v", "/state/x.failed: no space left"));
+            }
+            result => panic!("{result:?}"),
+        }
+    }
+    is_full.store(false, Ordering::SeqCst);
+    let written = [[0; 4096], [2; 4096]].concat();
+    let mut reader = server.client("v");
+    wait_until("the volume is still served", PATIENCE, || reader.read(0, 8192).unwrap() == written);
+    wait_until("nothing is waited for", PATIENCE, || journal.status().waits_for.is_none());
     drop(reader);
     server.stop();
     assert_eq!(read_backend(&*disk, 0, 8192), written);

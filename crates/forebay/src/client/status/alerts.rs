@@ -228,6 +228,11 @@ fn journal(journal: &JournalStatus) -> Vec<Alert> {
             )]
         }
     };
+    if let Some(reason) = &journal.waits_for {
+        let text = format!("writes wait for the record of its failure: {reason}");
+        let remedy = "free space there, or make the directory writable";
+        alerts = vec![Alert::error("journal", name, text).remedy(remedy)];
+    }
     if journal.damaged_places > 0 {
         let (damaged, healed) = (journal.damaged_places, journal.healed_places);
         let text =

@@ -5,6 +5,7 @@ use super::{Journal, JournalError, State, volume_names};
 use crate::locks::Locked;
 use crate::protect::presence::Change;
 use forebay_types::IoError;
+use std::io;
 use std::time::Duration;
 
 /// The pause before an update outside of the journal is tried again.
@@ -42,29 +43,58 @@ impl Journal {
         }
         let names = volume_names(&state.log, &state.serving);
         drop(state);
-        self.record_failure(error, &names);
+        let is_recorded = self.record_failure(error, &names);
         let mut state = self.lock();
+        if !is_recorded {
+            return state;
+        }
         state.failure_recorded = true;
         self.answer(std::mem::take(&mut state.deferred).into_iter());
         state
     }
 
-    /// Records the failure, and retries until that has succeeded: writes wait for it.
-    fn record_failure(&self, error: IoError, names: &[String]) {
+    /// Records the failure, and retries until that has succeeded: writes wait for it. Returns false
+    /// if the journal is closed meanwhile.
+    fn record_failure(&self, error: IoError, names: &[String]) -> bool {
         let id = self.lock().log.superblock().journal;
         tracing::error!(
             journal = %self.name,
             %error,
             "journal failed, its volumes write through and dirty data is flushed to their disks"
         );
-        while let Err(error) = (self.on_failure)(id, error, names) {
-            tracing::error!(
-                journal = %self.name,
-                %error,
-                "cannot record the journal's failure, writes wait"
-            );
+        self.record_until_closed(|| (self.on_failure)(id, error, names))
+    }
+
+    /// Repeats an update outside of the journal until it succeeds. Returns false if the journal is
+    /// closed meanwhile. Logged at doubling intervals.
+    fn record_until_closed(&self, record: impl Fn() -> io::Result<()>) -> bool {
+        let mut attempts = 0_u64;
+        loop {
+            let recorded = record();
+            let mut state = self.lock();
+            state.waits_for = recorded.as_ref().err().map(ToString::to_string);
+            let is_closed = state.stopping;
+            drop(state);
+            let Err(error) = recorded else { return true };
+            if is_closed {
+                return false;
+            }
+            attempts += 1;
+            if attempts.is_power_of_two() {
+                tracing::error!(
+                    journal = %self.name,
+                    %error,
+                    attempts,
+                    "cannot record the failure of the journal or of its device, writes wait"
+                );
+            }
             std::thread::sleep(RECORD_PAUSE);
         }
+    }
+
+    /// What the journal's writes wait for: the error of the record that they need.
+    pub(crate) fn waits_for(&self) -> Option<String> {
+        self.lock().waits_for.clone()
     }
 
     /// Locks the state to serve a volume from now on. If the log has failed, adds the volume to the
@@ -102,24 +132,16 @@ impl Journal {
     }
 
     /// Records that a device is no longer a member, and retries until that has succeeded. Only then
-    /// does the journal continue on the other device.
-    pub(super) fn record_loss(&self, members: &[u64]) {
+    /// does the journal continue on the other device. Returns false if the journal is closed
+    /// meanwhile.
+    pub(super) fn record_loss(&self, members: &[u64]) -> bool {
         let (id, reason) = {
             let state = self.lock();
             (state.log.superblock().journal, self.degraded(&state.log).unwrap_or_default())
         };
         let name = &self.name;
         tracing::error!(journal = %name, %reason, "journal degraded, continuing on one device");
-        loop {
-            let recorded = self.members.lock().record(id, members);
-            let Err(error) = recorded else { return };
-            tracing::error!(
-                journal = %name,
-                %error,
-                "cannot record that the journal is degraded, writes wait"
-            );
-            std::thread::sleep(RECORD_PAUSE);
-        }
+        self.record_until_closed(|| self.members.lock().record(id, members))
     }
 
     pub(super) fn record_members(&self) -> Result<(), JournalError> {

@@ -81,6 +81,8 @@ pub(crate) struct State {
     serving: Vec<u16>,
     /// The failure of the log is recorded outside of the journal.
     failure_recorded: bool,
+    /// The error of the record, outside of the journal, that writes wait for.
+    waits_for: Option<String>,
     /// The thread waits for `wakeup`.
     is_asleep: bool,
     /// Answers to be posted once the failure of the log is recorded.
@@ -156,12 +158,16 @@ impl Journal {
             (0..count).map(|_| AlignedBuffer::new(BATCH_BYTES_MAX as usize)).collect::<Vec<_>>()
         };
         let (log, found) = devices.open(&settings, geometry, buffers)?;
-        let abandoned = (settings.is_abandoned)(found.superblock.journal);
+        let id = found.superblock.journal;
+        let abandoned = (settings.is_abandoned)(id);
+        let reserved = record.reserve(id);
+        reserved.map_err(|error| JournalError::Record { name: name.clone(), error })?;
         let JournalSettings { members, on_failure, .. } = settings;
         let state = State {
             log,
             serving: Vec::new(),
             failure_recorded: false,
+            waits_for: None,
             is_asleep: false,
             deferred: Vec::new(),
             volumes: Vec::new(),
@@ -260,8 +266,11 @@ impl Journal {
         }
         // Released only after the log is closed: until then, a start would restore from it.
         self.release(&names);
-        if clean && self.is_abandoned() {
-            self.record_settled();
+        if clean {
+            if self.is_abandoned() {
+                self.record_settled();
+            }
+            self.record.unreserve(self.id());
         }
     }
 

@@ -25,6 +25,18 @@ pub trait JournalRecord: Send + Sync {
     /// When that cannot be made durable; the record stays.
     fn release(&self, journal: JournalId, volume: &str) -> io::Result<()>;
 
+    /// Reserves what the record of the journal's failure needs, so that a full file system does not
+    /// prevent it: all writes would wait for that record.
+    ///
+    /// # Errors
+    /// When there is no space for it.
+    fn reserve(&self, _journal: JournalId) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Releases what was reserved: the journal is closed, and the disks have everything.
+    fn unreserve(&self, _journal: JournalId) {}
+
     /// Records that a failed journal is no longer needed: the disks of all its volumes have
     /// everything.
     fn settled(&self, _journal: JournalId) -> io::Result<()> {

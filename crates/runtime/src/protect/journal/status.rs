@@ -17,6 +17,8 @@ pub struct JournalStatus {
     pub id: String,
     /// The error that it failed with.
     pub failed: Option<IoError>,
+    /// What its writes wait for: the error of the record of a failure, with the path.
+    pub waits_for: Option<String>,
     /// Why one of its devices is not where it was opened.
     pub displaced: Option<Displaced>,
     /// Why a mirrored journal has only one device.
@@ -39,6 +41,7 @@ impl Journal {
             name: self.name.clone(),
             id: state.log.superblock().journal.to_string(),
             failed: state.log.failed(),
+            waits_for: state.waits_for.clone(),
             displaced: self.presence.iter().find_map(Presence::displaced),
             degraded: self.degraded(&state.log),
             usage: state.log.usage(),

@@ -20,8 +20,11 @@ impl Journal {
             self.answer(notices.drain(..).map(|(part, notice)| answer_of(part, notice)));
             if let Some(members) = state.log.unrecorded_loss() {
                 drop(state);
-                self.record_loss(&members);
+                let is_recorded = self.record_loss(&members);
                 state = self.lock();
+                if !is_recorded {
+                    return;
+                }
                 state.log.confirm_loss_recorded();
                 continue;
             }
