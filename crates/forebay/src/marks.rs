@@ -129,6 +129,28 @@ pub(crate) fn settle(path: &Path) -> io::Result<()> {
     reserve::replace(path, &text)
 }
 
+/// Settles the marks of all journals whose volumes are all among `names`.
+///
+/// # Errors
+/// Fails if the directory or a mark cannot be read or written.
+pub(crate) fn settle_all_of(state_dir: &Path, names: &[&str]) -> io::Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(state_dir)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if !name.starts_with("journal-") || !name.ends_with(".failed") {
+            continue;
+        }
+        let volumes = read(&path)?.and_then(|mark| mark.volumes);
+        if volumes.is_some_and(|all| all.iter().all(|volume| names.contains(&&**volume))) {
+            settle(&path)?;
+        }
+    }
+    Ok(())
+}
+
 /// Atomically and durably replaces a file. A record that a failure needs is written with
 /// [`reserve::replace`], which works on a full file system too.
 ///

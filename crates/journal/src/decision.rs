@@ -21,7 +21,8 @@
 //!    be older.
 //! 5. Report loss as an error that names the lost source, unless the operator accepts the loss.
 //!    Then load what is left.
-//! 6. Refuse an abandoned journal, unless an adopted pool has the data.
+//! 6. Refuse an abandoned journal, unless an adopted pool or the vault has the data: what is in the
+//!    vault was dirty after the journal had failed, and writes had been stopped.
 //!
 //! A clean mark states that the last server had flushed everything when it stopped. It voids a
 //! vault that the server had not cleared yet, and the state directory's record of a vault. It does
@@ -183,7 +184,11 @@ pub fn decide(inputs: Inputs) -> Decision {
     };
     assert!(source.is_none() || inputs.holds_data(), "{source:?} holds data: {inputs:?}");
     let is_abandoned = inputs.journal == JournalState::Abandoned;
-    if is_abandoned { Refuse(Refusal::Abandoned) } else { Serve(source) }
+    if is_abandoned && source != Some(Source::Vault) {
+        Refuse(Refusal::Abandoned)
+    } else {
+        Serve(source)
+    }
 }
 
 /// The source to load other than the pool: vault, journal, or none.

@@ -107,9 +107,13 @@ fn every_combination_is_decided_by_the_rules() {
         if is_readable && !has_data && !is_abandoned && !is_refused {
             assert_eq!(decision, Decision::Serve(None), "{inputs:?}");
         }
-        // With an abandoned journal, only an adopted pool can be served.
+        // With an abandoned journal, only an adopted pool and the vault's data can be served.
         if is_abandoned && is_served(inputs) {
-            assert!(pool_counts(inputs), "{inputs:?}");
+            assert!(pool_counts(inputs) || vault_counts(inputs), "{inputs:?}");
+        }
+        let is_whole = inputs.vault == VaultState::Whole && vault_counts(inputs);
+        if is_abandoned && is_whole && (is_known || inputs.accept_disk) {
+            assert!(is_served(inputs), "{inputs:?}");
         }
     }
 }

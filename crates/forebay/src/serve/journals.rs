@@ -35,6 +35,15 @@ pub(super) struct Journals {
     reliances: Arc<Reliances>,
     /// The open journals.
     open: Mutex<Vec<(Name, Arc<Journal>)>>,
+    /// Volumes that are served without their failed journals, with the data of the vault.
+    replaced: Mutex<Vec<Replaced>>,
+}
+
+/// A volume under a UPS that is served without its failed journal.
+struct Replaced {
+    volume: String,
+    journal: Name,
+    reason: String,
 }
 
 /// A journal as a volume's settings name it: its device and its mirror.
@@ -92,7 +101,8 @@ impl Journals {
     ) -> Self {
         let planned = named(volumes);
         let state_dir = state_dir.to_owned();
-        Self { state_dir, planned, accepted_disks, reliances, open: Mutex::default() }
+        let (open, replaced) = Default::default();
+        Self { state_dir, planned, accepted_disks, reliances, open, replaced }
     }
 
     /// Returns true if the operator accepts the disk of a volume for this start.
@@ -100,7 +110,8 @@ impl Journals {
         self.accepted_disks.iter().any(|name| name == volume)
     }
 
-    /// Returns the journal that a volume names. Opens it if no other volume has opened it.
+    /// Returns the journal that a volume names. Opens it if no other volume has opened it. None also
+    /// for a volume that is served without its failed journal.
     pub(super) fn of_volume(
         &self,
         runtime: &Runtime,
@@ -111,7 +122,13 @@ impl Journals {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let known = open.iter().find(|(other, _)| other.overlaps(&name));
         let journal = match known {
-            Some((other, journal)) if *other == name => Arc::clone(journal),
+            Some((other, journal)) if *other == name => {
+                if self.is_replaced(runtime, spec, journal.status().id.as_str()) {
+                    self.replace(spec, name, "it failed earlier");
+                    return Ok(None);
+                }
+                Arc::clone(journal)
+            }
             Some((other, _)) => {
                 let message = format!(
                     "volume '{}': its journal {name} shares a device with another volume's \
@@ -122,7 +139,9 @@ impl Journals {
                 return Err(Problem::new(ErrorKind::Invalid, message, remedy));
             }
             None => {
-                let opened = self.open(runtime, spec, &name, in_use_wait)?;
+                let Some(opened) = self.open(runtime, spec, &name, in_use_wait)? else {
+                    return Ok(None);
+                };
                 open.push((name, Arc::clone(&opened)));
                 opened
             }
@@ -139,7 +158,7 @@ impl Journals {
         spec: &VolumeSpec,
         name: &Name,
         in_use_wait: Duration,
-    ) -> Result<Arc<Journal>, Problem> {
+    ) -> Result<Option<Arc<Journal>>, Problem> {
         let failed = |message: String, remedy: &str| {
             let message = format!("volume '{}': {message}", spec.name);
             Problem::new(ErrorKind::Failed, message, remedy)
@@ -161,8 +180,18 @@ impl Journals {
         check_state_dir(&self.state_dir, Kind::Journal)
             .map_err(|message| failed(message, "start the server with --state /var/lib/forebay"))?;
         let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
-        let (backend, mirror) =
-            open_devices(name, &options).map_err(|error| self.not_opened(spec, name, &error))?;
+        let (backend, mirror) = match open_devices(name, &options) {
+            Ok(devices) => devices,
+            // No journal may hold the newest data: this one failed, and the vault has it.
+            Err(error)
+                if has_vaulted(runtime, spec)
+                    && self.reliances.elsewhere_than(&spec.name, None).is_none() =>
+            {
+                self.replace(spec, name.clone(), &error.to_string());
+                return Ok(None);
+            }
+            Err(error) => return Err(self.not_opened(spec, name, &error)),
+        };
         let devices = [Some(&backend), mirror.as_ref().and_then(|mirror| mirror.as_ref().ok())];
         let is_memory = |device: &&Arc<dyn Backend>| device.description().identity.is_none();
         if let Some(memory) = devices.into_iter().flatten().find(is_memory) {
@@ -177,6 +206,11 @@ impl Journals {
         }
         self.check_reliance(runtime, spec, name, &backend, mirror.as_ref())
             .map_err(|error| problem_of(&error))?;
+        let found = heads_of(&backend, mirror.as_ref()).iter().find_map(Head::journal);
+        if found.is_some_and(|id| self.is_replaced(runtime, spec, &id.to_string())) {
+            self.replace(spec, name.clone(), "it failed earlier");
+            return Ok(None);
+        }
         [Some(&name.journal), name.mirror.as_ref()]
             .into_iter()
             .flatten()
@@ -199,7 +233,40 @@ impl Journals {
                 reliances.journal_failed(id, volumes)
             }),
         };
-        runtime.open_journal(settings).map_err(|error| with_volume(problem_of(&error)))
+        let opened = runtime.open_journal(settings);
+        opened.map(Some).map_err(|error| with_volume(problem_of(&error)))
+    }
+
+    /// Whether this journal failed while the volume was served, and the vault has the data that the
+    /// volume's disk lacks.
+    fn is_replaced(&self, runtime: &Runtime, spec: &VolumeSpec, id: &str) -> bool {
+        let mark = marks::read(&marks::path_of(&self.state_dir, id));
+        has_vaulted(runtime, spec)
+            && mark.is_ok_and(|mark| mark.is_some_and(|mark| mark.voids(&spec.name)))
+    }
+
+    /// Serves a volume without its failed journal.
+    fn replace(&self, spec: &VolumeSpec, journal: Name, reason: &str) {
+        tracing::warn!(
+            volume = %spec.name,
+            %journal,
+            reason,
+            "serving the volume without its failed journal, under its UPS alone; its data is \
+             loaded from the vault"
+        );
+        let (volume, reason) = (spec.name.clone(), reason.to_owned());
+        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        replaced.push(Replaced { volume, journal, reason });
+    }
+
+    /// Records after an orderly stop that failed journals are no longer needed, if all volumes that
+    /// continued without them were served: their disks have everything.
+    pub(super) fn settle_replaced(&self) {
+        let replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        let names: Vec<&str> = replaced.iter().map(|replaced| &*replaced.volume).collect();
+        if let Err(error) = marks::settle_all_of(&self.state_dir, &names) {
+            tracing::error!(%error, "cannot record that failed journals are no longer needed");
+        }
     }
 
     /// Allocates the blocks of a device that is a file: on a full file system, writes to the holes
@@ -242,12 +309,8 @@ impl Journals {
         backend: &Arc<dyn Backend>,
         mirror: Option<&Result<Arc<dyn Backend>, MissingDevice>>,
     ) -> Result<(), JournalError> {
-        let mirror = mirror.and_then(|mirror| mirror.as_ref().ok());
-        let heads: Vec<Head> = [Some(backend), mirror].into_iter().flatten().map(head_of).collect();
-        let id = heads.iter().find_map(|head| match head {
-            Head::Journal(id) => Some(*id),
-            _ => None,
-        });
+        let heads = heads_of(backend, mirror);
+        let id = heads.iter().find_map(Head::journal);
         if id.is_none() && heads.contains(&Head::Other) {
             return Ok(());
         }
@@ -303,7 +366,14 @@ impl Journals {
             };
             shown.with_errors(failed, status.degraded)
         };
-        open.iter().map(shown).collect()
+        let replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        let without = replaced.iter().map(|Replaced { volume, journal, reason }| {
+            let failed = format!("{reason}; volume '{volume}' is served without it, under its UPS");
+            let Name { journal: name, mirror } = journal.clone();
+            JournalStatus { name, mirror, ..JournalStatus::default() }
+                .with_errors(Some(failed), None)
+        });
+        open.iter().map(shown).chain(without).collect()
     }
 
     /// Logs the data that the journals hold of volumes that are not served.
@@ -352,6 +422,29 @@ enum Head {
     Zeroes,
     /// Unreadable or foreign. Opening the journal reports the error.
     Other,
+}
+
+impl Head {
+    const fn journal(&self) -> Option<JournalId> {
+        match self {
+            Self::Journal(id) => Some(*id),
+            Self::Zeroes | Self::Other => None,
+        }
+    }
+}
+
+/// The heads of a journal's devices that are open.
+fn heads_of(
+    backend: &Arc<dyn Backend>,
+    mirror: Option<&Result<Arc<dyn Backend>, MissingDevice>>,
+) -> Vec<Head> {
+    let mirror = mirror.and_then(|mirror| mirror.as_ref().ok());
+    [Some(backend), mirror].into_iter().flatten().map(head_of).collect()
+}
+
+/// Whether a volume is under a UPS, and the vault has all data that its disk lacks.
+fn has_vaulted(runtime: &Runtime, spec: &VolumeSpec) -> bool {
+    spec.protection.has_ups() && runtime.vault_replaces_journal(&spec.name)
 }
 
 fn head_of(device: &Arc<dyn Backend>) -> Head {

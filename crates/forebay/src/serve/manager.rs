@@ -331,6 +331,7 @@ impl Daemon {
         progress: ProgressFn<'_>,
     ) -> Result<(), VolumeError> {
         self.runtime.stop_without(given_up, self.observing(progress))?;
+        self.journals.settle_replaced();
         self.statistics.save();
         // A change that has been waiting for a disk must not use a closed journal.
         claim.keep();

@@ -4,7 +4,7 @@ use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
 use crate::nut_lab::NutLab;
 use crate::process::{Daemon, MIB, make_file};
-use forebay_api::{BlockingClient, DrillReport, PowerStatus, Status, VolumeSettings};
+use forebay_api::{BlockingClient, DrillReport, JournalState, PowerStatus, Status, VolumeSettings};
 use forebay_nbd::Command;
 use forebay_types::{Fault, IoError};
 use std::path::{Path, PathBuf};
@@ -272,6 +272,67 @@ fn a_calibration_that_empties_the_battery_halts_no_writes() {
     ups.set_status("OL");
     machine.wait_for_power("write-back resumes", |power| power.write_back_allowed);
     drop(client);
+    daemon.stop();
+}
+
+/// Fails the journal, writes `version` of each line, and cuts the power once the vault has them.
+fn fail_journal_and_cut_power(machine: &UpsMachine, ups: &FileUps, daemon: Daemon, version: u64) {
+    let mut client = daemon.client("disk");
+    if machine.path("journal").exists() {
+        std::fs::rename(machine.path("journal"), machine.path("away")).unwrap();
+    }
+    wait_until("the journal fails", PATIENCE, || {
+        machine.status().journals[0].state == JournalState::Failed
+    });
+    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    lines().for_each(|line| client.write(line * 4096, &content(line + version)).unwrap());
+    ups.set_status("OB DISCHRG LB");
+    machine.wait_for_dump();
+    drop(client);
+    daemon.kill();
+    let behind = lines().filter(|&line| machine.on_disk(line) != content(line + version)).count();
+    assert!(behind > 10, "the disk has taken everything before the kill");
+    ups.set_status("OL");
+}
+
+fn assert_version(daemon: &Daemon, version: u64) {
+    let mut client = daemon.client("disk");
+    for line in lines() {
+        assert_eq!(client.read(line * 4096, 4096).unwrap(), content(line + version), "{line}");
+    }
+}
+
+#[test]
+fn a_volume_whose_journal_failed_before_a_power_cut_is_served_from_the_vault() {
+    let mut machine = UpsMachine::new("delay(write=5s):");
+    make_file(machine.path("journal"), 40 * MIB);
+    let journal = format!("protection=journal+ups,journal={}", machine.path("journal").display());
+    machine.volume = machine.volume.replace("protection=ups", &journal);
+    let ups = machine.start_ups();
+    fail_journal_and_cut_power(&machine, &ups, machine.start(), 0);
+    // Without the device, and with it: its records are older than the vault.
+    for comes_back in [false, true] {
+        if comes_back {
+            std::fs::rename(machine.path("away"), machine.path("journal")).unwrap();
+        }
+        let daemon = machine.start();
+        assert_version(&daemon, if comes_back { 1000 } else { 0 });
+        let status = machine.status();
+        assert_eq!(status.journals[0].state, JournalState::Failed);
+        let reason = status.journals[0].state_reason.clone().unwrap();
+        assert!(reason.contains("volume 'disk' is served without it"), "{reason}");
+        let log = daemon.log();
+        assert!(log.contains("without its failed journal, under its UPS alone"), "{log}");
+        if comes_back {
+            daemon.stop();
+        } else {
+            fail_journal_and_cut_power(&machine, &ups, daemon, 1000);
+        }
+    }
+    // After the orderly stop, the device can be used for a new journal.
+    let daemon = machine.start();
+    assert_eq!(machine.status().journals[0].state, JournalState::Working);
+    assert_version(&daemon, 1000);
     daemon.stop();
 }
 

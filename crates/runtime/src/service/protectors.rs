@@ -16,7 +16,7 @@ use crate::shared::Shared;
 use crate::stats::InternalReads;
 use forebay_format::journal::JournalId;
 use forebay_journal::decision::{
-    Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,
+    Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, Source, VaultState, decide,
 };
 use forebay_types::Mode;
 use std::sync::Arc;
@@ -203,6 +203,23 @@ impl Protectors {
                 Ok(())
             }
         }
+    }
+
+    /// Whether the vault has the newest data of a volume whose journal has failed, so that the volume
+    /// can be served without the journal.
+    pub(crate) fn vault_replaces_journal(&self, volume: &str) -> bool {
+        let vault = self.vault().map_or(VaultState::None, |vault| vault.state_for(volume));
+        let decision = decide(Inputs {
+            journal: JournalState::Abandoned,
+            pool: PoolState::New,
+            vault,
+            // Compared when the vault's data is loaded.
+            disk: DiskIdentity::Same,
+            has_clean_mark: false,
+            accept_loss: false,
+            accept_disk: false,
+        });
+        decision == Decision::Serve(Some(Source::Vault))
     }
 
     /// Records that the data of a volume in vaults other than the open one is void.

@@ -86,6 +86,14 @@ fn pieces(found: &Found, number: u16) -> Vec<(ByteRange, u64)> {
     pieces
 }
 
+const fn state_of(lacks: Option<&String>, is_sealed: bool) -> VaultState {
+    match lacks {
+        None => VaultState::Whole,
+        Some(_) if !is_sealed => VaultState::Incomplete,
+        Some(_) => VaultState::Damaged,
+    }
+}
+
 /// The data of one volume in a dump.
 struct Held {
     entry: VolumeEntry,
@@ -125,11 +133,7 @@ impl Vault {
         }
         // No lock is held: the disk may hang.
         let evidence = examine(&entry, &places, disk, used.identity, internal_reads);
-        let vault = match &lacks {
-            None => VaultState::Whole,
-            Some(_) if !is_sealed => VaultState::Incomplete,
-            Some(_) => VaultState::Damaged,
-        };
+        let vault = state_of(lacks.as_ref(), is_sealed);
         let decision = decide(Inputs {
             // The journal's records are checked when the volume is attached to the journal.
             journal: JournalState::None,
@@ -164,6 +168,12 @@ impl Vault {
             tracing::error!(vault = %name, volume, reason, "dump incomplete, loss accepted");
         }
         Ok(vault)
+    }
+
+    /// What the vault holds for a volume, before the volume's disk is compared.
+    pub(crate) fn state_for(&self, volume: &str) -> VaultState {
+        let held = self.held_of(volume);
+        held.map_or(VaultState::Empty, |held| state_of(held.lacks.as_ref(), held.is_sealed))
     }
 
     /// The data of a volume in the dump, if there is any.
