@@ -267,6 +267,9 @@ pub struct VolumeStatus {
     /// The effective geometry of its disk.
     #[serde(default)]
     pub geometry: GeometryStatus,
+    /// What an operator should know about its disk and its journal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Statistics of writeback.
     #[serde(default)]
     pub write_back: WriteBackFigures,

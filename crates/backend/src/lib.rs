@@ -27,11 +27,12 @@ mod spec;
 mod sync;
 mod thread_pool;
 mod timer;
+mod trial;
 
 pub use blocking::{Blocking, Reading, Wait};
 pub use buffer::{AlignedBuffer, BUFFER_ALIGNMENT_BYTES};
 pub use count::IoCount;
-pub use file::{FileBackend, FileError};
+pub use file::{FileBackend, FileError, file_bytes_max, report_oversize_writes};
 pub use file_extents::{FileExtent, Placement, file_extents, is_on_realtime_device};
 pub use forebay_types::Extent;
 pub use hardware::hardware_name;
@@ -39,11 +40,14 @@ pub use io::{Buffer, Completion, CompletionSink, Io, IoKind};
 pub use log::LogLimiter;
 pub use memory::{MemoryBackend, MemoryError, saved_memory_bytes};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
-pub use open::{OpenError, OpenOptions, allocated_bytes, check, identity_of, open, plain_path};
+pub use open::{
+    OpenError, OpenOptions, allocated_bytes, check, identity_of, open, plain_path, try_open,
+};
 pub use presence::Displaced;
 pub use spec::SpecError;
 
 use forebay_types::{ByteRange, DiskGeometry};
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -94,6 +98,20 @@ pub struct Saved {
     pub every: Option<Duration>,
 }
 
+/// What a store lies on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Medium {
+    /// Bytes at the end of a block device that are less than one of its blocks. They can be neither
+    /// read nor written, and are not part of the store.
+    pub hidden_bytes: u64,
+    /// The block devices below it that have no others below them, by their paths under `/dev`. None
+    /// if they are not known.
+    pub disks: BTreeSet<String>,
+    /// The memory that it lies on, such as `tmpfs` or `/dev/ram0`: a reset or a power failure
+    /// erases it. `None` if it lies on disks, or if nothing is known of it.
+    pub memory: Option<String>,
+}
+
 /// A store of sectors.
 pub trait Backend: Send + Sync {
     /// The properties of the store.
@@ -128,6 +146,11 @@ pub trait Backend: Send + Sync {
             Some(below) => below.extents(range),
             None => vec![Extent { len: range.len, hole: false, zero: false }],
         }
+    }
+
+    /// What the store lies on. The default is nothing that is known.
+    fn medium(&self) -> Medium {
+        self.below().map(|below| below.medium()).unwrap_or_default()
     }
 
     /// Checks that the store's name still leads to it, unchanged. May block on a path lookup. A

@@ -476,6 +476,10 @@ pub(crate) fn open(text: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>
             return Err(fields.missing("save", "/var/lib/forebay/scratch.img").into());
         }
         None => Arc::new(MemoryBackend::new(bytes)?.read_only(options.read_only)),
+        Some(path) if options.is_trial => {
+            image::Image::ask(&path, bytes)?;
+            Arc::new(MemoryBackend::new(bytes)?)
+        }
         Some(path) => Arc::new(saved::SavedMemory::open(bytes, &path, every, options)?),
     })
 }

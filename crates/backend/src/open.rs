@@ -53,7 +53,7 @@ const SCHEMES: [Scheme; 3] = [
     },
     Scheme {
         names: &["nbd", "nbds", "nbd+unix", "nbds+unix"],
-        open: |(url, _), options, _| Ok(nbd::open(url, options)?),
+        open: |(url, _), options, _| nbd::open(url, options),
     },
 ];
 
@@ -74,11 +74,21 @@ pub struct OpenOptions {
     /// How long to wait for a file or block device that another program has open. The kernel may
     /// close the files of a killed process a moment after the process is gone.
     pub in_use_wait: Duration,
+    /// Refuse a file or block device with a disk image in another format, such as qcow2.
+    pub refuse_images: bool,
+    /// Open a stand-in, see [`try_open`].
+    pub is_trial: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { read_only: false, reconnect_seconds: 30, in_use_wait: Duration::ZERO }
+        Self {
+            read_only: false,
+            reconnect_seconds: 30,
+            in_use_wait: Duration::ZERO,
+            refuse_images: false,
+            is_trial: false,
+        }
     }
 }
 
@@ -170,6 +180,16 @@ pub fn check(spec: &str) -> Result<(), OpenError> {
     FileBackend::check(path_of(rest)?).map_err(|error| name_scheme(rest, error))
 }
 
+/// Checks everything that opening `spec` would, as far as that is known without locking, connecting
+/// or writing anything. Returns a stand-in with the properties of the store.
+///
+/// # Errors
+/// If opening it would fail. It may still fail because the store is in use, or because its server
+/// cannot be reached.
+pub fn try_open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, OpenError> {
+    open_nested(spec, &OpenOptions { is_trial: true, ..options.clone() }, 0)
+}
+
 /// The memory that opening `spec` allocates, in bytes: the size of a store in memory with an image,
 /// also below layers.
 pub fn allocated_bytes(spec: &str) -> Option<u64> {
@@ -196,12 +216,19 @@ pub(crate) fn open_nested(
     }
     if let Some((name, text, inner)) = split_layer(spec)? {
         let inner = open_nested(inner, options, depth + 1)?;
-        return layers::open(name, text, inner);
+        return layers::open(name, text, inner, options.is_trial);
     }
     if let Some((scheme, rest)) = scheme_of(spec) {
         return (scheme.open)((spec, rest), options, depth);
     }
-    match FileBackend::open(path_of(spec)?, options) {
+    let path = path_of(spec)?;
+    if options.is_trial {
+        return match FileBackend::ask(path, options) {
+            Ok(trial) => Ok(Arc::new(trial)),
+            Err(error) => Err(name_scheme(spec, error)),
+        };
+    }
+    match FileBackend::open(path, options) {
         Ok(backend) => Ok(Arc::new(backend)),
         Err(error) => Err(name_scheme(spec, error)),
     }
@@ -287,6 +314,55 @@ mod tests {
         }
         let error = open("/none/disk.img", &OpenOptions::default()).err().unwrap();
         assert!(error.remedy().to_string().contains("truncate"));
+    }
+
+    #[test]
+    fn a_trial_finds_what_an_open_would_and_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name).display().to_string();
+        let (disk, odd, image, trace) = (at("disk"), at("odd"), at("image"), at("trace"));
+        for (path, bytes) in [(&disk, 1 << 20), (&odd, 1000), (&image, 1 << 20)] {
+            std::fs::File::create(path).unwrap().set_len(bytes).unwrap();
+        }
+        let mut file = std::fs::File::options().write(true).open(&image).unwrap();
+        std::io::Write::write_all(&mut file, b"QFI\xFB\0\0\0\x03").unwrap();
+        let options = OpenOptions { refuse_images: true, ..OpenOptions::default() };
+        for spec in [
+            "nbds://h/x".to_owned(),
+            "nbd:h".into(),
+            odd.clone(),
+            image.clone(),
+            directory.path().display().to_string(),
+            at("none"),
+            "memory:1".into(),
+            format!("memory:1MiB?save={}", at("none")),
+            format!("memory:1MiB?save={odd}"),
+            "model:ssd?size=1".into(),
+            format!("model:hdd?backing={}", at("none")),
+            format!("delay(speed=1):{disk}"),
+            format!("blocks(size=64KiB):{odd}"),
+            format!("trace(file={trace},volume=x):{disk}"),
+        ] {
+            let text = |result: Result<_, OpenError>| result.map(drop).map_err(|e| e.explained());
+            let (tried, opened) = (text(try_open(&spec, &options)), text(open(&spec, &options)));
+            assert!(tried.is_err() && tried == opened, "{spec}: {tried:?} {opened:?}");
+        }
+        let opened = open(&disk, &options).unwrap();
+        for spec in [
+            disk.clone(),
+            format!("trace(file={trace}):delay():{disk}"),
+            format!("model:ssd?size=64KiB&backing={disk}"),
+            "nbd://192.0.2.1/x".into(),
+            "blocks(size=4096):nbd+unix:///x?socket=/none".into(),
+        ] {
+            let tried = try_open(&spec, &options).map_err(|error| error.explained());
+            tried.map(drop).unwrap();
+        }
+        assert_eq!(
+            try_open(&disk, &options).unwrap().description().identity,
+            opened.description().identity
+        );
+        assert!(!std::path::Path::new(&trace).exists());
     }
 
     #[test]

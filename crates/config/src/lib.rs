@@ -59,7 +59,8 @@ pub use settings::{
 pub use spec::parse_volume_spec;
 pub use ups::{Percent, Seconds, Secret, Ups, UpsSettings, UpsSource};
 pub use volume::{
-    BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, TlsUse, VolumeChange, VolumeSpec, check_volume_name,
+    BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, DiskFormat, TlsUse, VolumeChange, VolumeSpec,
+    check_volume_name,
 };
 pub use words::nearest;
 pub use write_back::{ReadLatency, WriteBackChange, WriteBackSpec};

@@ -1,7 +1,7 @@
 //! Tests of volumes on the command line: valid specifications, typical mistakes and random text.
 
 use super::*;
-use crate::{Auto, GeometrySpec, Protection, TlsUse, WriteBackSpec};
+use crate::{Auto, DiskFormat, GeometrySpec, Protection, TlsUse, WriteBackSpec};
 use forebay_types::{
     ByteRange, Durability, Fault, Mode, PinnedRanges, UnsafeUps, VOLUME_KEYS, VOLUME_SETTINGS,
 };
@@ -23,9 +23,9 @@ fn a_disk_needs_only_a_name_and_a_path() {
 fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
                 journal-mirror=/dev/nvme1n1,durability=flush,ordered=yes,accept-loss=yes,\
-                read-only=yes,frozen=yes,prefetch=no,warm=no,pin=0B+1MiB,1GiB+4KiB,learn=no,\
-                stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,rotational=no,gather-below=64KiB,\
-                read-latency=20ms,write-back-rate=50MiB,\
+                read-only=yes,format=raw,frozen=yes,prefetch=no,warm=no,pin=0B+1MiB,1GiB+4KiB,\
+                learn=no,stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,rotational=no,\
+                gather-below=64KiB,read-latency=20ms,write-back-rate=50MiB,\
                 write-back-iops=200,write-back-age=1h,slow=100ms,tls=required,\
                 description=the books, all of them";
     let spec = parse_volume_spec(text).unwrap();
@@ -35,6 +35,7 @@ fn every_setting_can_be_written() {
     assert_eq!(spec.journal_mirror.as_deref(), Some("/dev/nvme1n1"));
     assert_eq!(spec.durability, Durability::Flush);
     assert!(spec.ordered && spec.accept_loss && spec.read_only && spec.frozen);
+    assert_eq!(spec.format, DiskFormat::Raw);
     assert!(!spec.prefetch && !spec.warm && !spec.learn);
     assert_eq!(spec.pin.lines(), 256 + 1);
     let GeometrySpec { stripe, chunk, offset, rotational } = spec.geometry;
@@ -279,6 +280,7 @@ prop_compose! {
                 Protection::Ups if read_only => UnsafeUps::DiskCache,
                 _ => UnsafeUps::Stable,
             },
+            format: if required { DiskFormat::Raw } else { DiskFormat::Auto },
             tls: if required { TlsUse::Required } else { TlsUse::Optional },
         }
     }

@@ -32,6 +32,18 @@ words! {
     }
 }
 
+words! {
+    /// Whether a disk may have the content of a disk image in another format.
+    #[derive(Default)]
+    pub enum DiskFormat("format") {
+        /// It may not.
+        #[default]
+        Auto = "auto",
+        /// It may have any content.
+        Raw = "raw",
+    }
+}
+
 /// A volume: name, backing and settings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VolumeSpec {
@@ -58,6 +70,8 @@ pub struct VolumeSpec {
     pub accept_loss: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whether its disk may have the content of a disk image in another format.
+    pub format: DiskFormat,
     /// Whether nothing is admitted into memory except pinned ranges and dirty data.
     pub frozen: bool,
     /// Whether sequential streams are read ahead.
@@ -107,6 +121,7 @@ impl VolumeSpec {
             ordered: false,
             accept_loss: false,
             read_only: false,
+            format: DiskFormat::default(),
             frozen: false,
             prefetch: true,
             warm: true,
@@ -292,6 +307,8 @@ pub struct VolumeChange {
     pub accept_loss: Option<bool>,
     /// See [`VolumeSpec::read_only`].
     pub read_only: Option<bool>,
+    /// See [`VolumeSpec::format`].
+    pub format: Option<DiskFormat>,
     /// See [`VolumeSpec::frozen`].
     pub frozen: Option<bool>,
     /// See [`VolumeSpec::prefetch`].
@@ -376,6 +393,7 @@ settings! {
     "ordered": ordered, yes_or_no, switch;
     "accept-loss": accept_loss, yes_or_no, switch;
     "read-only": read_only, yes_or_no, switch;
+    "format": format, parsed, DiskFormat::to_string;
     "frozen": frozen, yes_or_no, switch;
     "prefetch": prefetch, yes_or_no, switch;
     "warm": warm, yes_or_no, switch;

@@ -57,6 +57,7 @@ fn action_text(action: &Action) -> String {
         Action::AcceptLostVault(volume) => {
             format!("if it is lost, start once with --accept-lost-vault {volume}")
         }
+        Action::ServeAsRaw => "if a raw disk has that content, add format=raw to the volume".into(),
         Action::ListVolumes => "see the volumes with `forebay volume list`".into(),
         Action::TrustVolume(volume) => {
             format!("check the disk and its data, then run `forebay volume trust {volume}`")

@@ -43,6 +43,8 @@ pub enum Action {
     AcceptLostJournal(String),
     /// Serve a volume for one start without the data in its lost vault.
     AcceptLostVault(String),
+    /// Serve a disk as raw, whatever its content.
+    ServeAsRaw,
     /// List the served volumes.
     ListVolumes,
     /// Trust the disk of a volume again.
@@ -84,6 +86,7 @@ impl fmt::Display for Action {
             Self::AcceptChangedDisk(volume) => write!(f, "accept the changed disk of '{volume}'"),
             Self::AcceptLostJournal(volume) => write!(f, "accept the lost journal of '{volume}'"),
             Self::AcceptLostVault(volume) => write!(f, "accept the lost vault of '{volume}'"),
+            Self::ServeAsRaw => f.write_str("serve it as raw if a raw disk has that content"),
             Self::ListVolumes => f.write_str("list the volumes"),
             Self::TrustVolume(volume) => write!(f, "trust the disk of '{volume}' again"),
             Self::RepeatStop => f.write_str("repeat the stop to discard the dirty data"),

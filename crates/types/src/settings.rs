@@ -69,7 +69,7 @@ const fn fixed(
 }
 
 /// All settings of a volume, in the order of help texts.
-pub const VOLUME_SETTINGS: [Setting; 26] = [
+pub const VOLUME_SETTINGS: [Setting; 27] = [
     live("mode", "write-back|write-through|bypass", "write-through", "cache mode"),
     live(
         "protection",
@@ -115,6 +115,13 @@ pub const VOLUME_SETTINGS: [Setting; 26] = [
         "yes|no",
         "no",
         "writes are refused, and the backing store is opened read-only",
+    ),
+    live(
+        "format",
+        "auto|raw",
+        "auto",
+        "`auto` refuses a disk image in another format, such as qcow2, VMDK or VHDX; `raw` serves \
+         any content as it is",
     ),
     live(
         "frozen",

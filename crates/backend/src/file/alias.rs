@@ -14,10 +14,11 @@
 mod kernel;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub(super) use kernel::System;
 
+use super::medium::Mount;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,9 @@ pub(super) trait Kernel {
 
     /// Whether a block device is mounted, or claimed by a process or by another device.
     fn is_claimed(&self, device: Numbers, directory: &Path) -> bool;
+
+    /// What a file system is on, by its device number.
+    fn mount(&self, device: Numbers) -> Mount;
 
     /// Takes a shared lock on the file below a loop device, to exclude writers that open the file
     /// itself. `None` if the file cannot be reached.
@@ -237,7 +241,7 @@ impl Walk<'_> {
 }
 
 /// The subdirectories of a directory, sorted; none if it cannot be read.
-fn directories_in(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+pub(super) fn directories_in(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> =
         entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
@@ -250,7 +254,7 @@ fn text(directory: &Path, name: &str) -> Option<String> {
     Some(text.trim_end_matches('\n').to_owned())
 }
 
-fn numbers(directory: &Path) -> Option<Numbers> {
+pub(super) fn numbers(directory: &Path) -> Option<Numbers> {
     let text = text(directory, "dev")?;
     let (major, minor) = text.split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
@@ -261,7 +265,7 @@ fn sectors(directory: &Path) -> Option<u64> {
 }
 
 /// The kernel's name of the device under `/dev`.
-fn name(directory: &Path) -> String {
+pub(super) fn name(directory: &Path) -> String {
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
     format!("/dev/{}", name.replace('!', "/"))

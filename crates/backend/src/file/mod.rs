@@ -8,18 +8,25 @@
 //! driver with its own ring uses [`Backend::native_file`] instead, and a thread that waits for the
 //! answer uses [`Backend::submit_here`].
 
+mod ability;
 mod alias;
+mod byte_locks;
+mod image;
+mod medium;
 mod open;
 mod presence;
+mod size_limit;
 mod store;
 
 #[cfg(test)]
 mod tests;
 
 pub use open::FileError;
+pub use size_limit::{file_bytes_max, report_oversize_writes};
 
 use crate::thread_pool::ThreadPool;
-use crate::{Backend, Description, Displaced, Extent, Io, OpenOptions};
+use crate::trial::Trial;
+use crate::{Backend, Description, Displaced, Extent, Io, Medium, OpenOptions};
 use forebay_threads::Thread;
 use forebay_types::ByteRange;
 pub(crate) use open::identity_at;
@@ -38,6 +45,7 @@ pub struct FileBackend {
     pool: ThreadPool,
     presence: Presence,
     description: Description,
+    medium: Medium,
     /// Locks on the files below the store, held as long as it is open.
     _locks: Vec<OwnedFd>,
 }
@@ -46,6 +54,23 @@ impl FileBackend {
     /// Checks that `path` is a regular file or block device, without opening it.
     pub fn check(path: &Path) -> Result<(), FileError> {
         open::is_block_device(path, false).map(drop)
+    }
+
+    /// A stand-in for the regular file or block device at `path`, which is neither locked nor
+    /// opened for writing.
+    ///
+    /// # Errors
+    /// As for [`FileBackend::open`], except that it may be in use.
+    pub(crate) fn ask(path: &Path, options: &OpenOptions) -> Result<Trial, FileError> {
+        let asked = open::ask(path, options)?;
+        let (name, identity) = (path.display().to_string(), asked.identity);
+        Ok(Trial::new(&name, asked.size_bytes, identity, asked.medium))
+    }
+
+    /// The memory that a path leads to, such as `tmpfs` or `/dev/ram0`, which a reset or a power
+    /// failure erases. `None` if it leads to a disk, or if nothing is known of it.
+    pub fn memory_at(path: &Path) -> Option<String> {
+        medium::memory_at(path)
     }
 
     /// Opens the regular file or block device at `path`, and locks it as long as it is open.
@@ -64,7 +89,8 @@ impl FileBackend {
             Box::new(move |io| worker.answer(io)),
         );
         let (description, locks) = (opened.description, opened.locks);
-        Ok(Self { store, pool, presence, description, _locks: locks })
+        let medium = opened.medium;
+        Ok(Self { store, pool, presence, description, medium, _locks: locks })
     }
 }
 
@@ -91,6 +117,10 @@ impl Backend for FileBackend {
 
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         self.store.extents(range)
+    }
+
+    fn medium(&self) -> Medium {
+        self.medium.clone()
     }
 
     fn check_presence(&self) -> Result<(), Displaced> {

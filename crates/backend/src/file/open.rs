@@ -7,11 +7,14 @@
 //! ([`super::alias`]).
 
 use super::alias::{self, Alias, FileId, Node, System};
+use super::byte_locks::{self, Refused, Use};
+use super::{ability, image, medium};
 use crate::geometry::Sysfs;
-use crate::{Description, OpenOptions};
-use forebay_types::{Fault, IoError, Remedy, SECTOR_BYTES};
+use crate::{Description, Medium, OpenOptions};
+use forebay_types::{Action, Fault, IoError, Remedy, SECTOR_BYTES, Size};
 use rustix::fs::{
-    FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags,
+    Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, SeekFrom,
+    Stat, StatxFlags,
 };
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -86,6 +89,45 @@ pub enum FileError {
         /// Whether it is a loop device.
         is_loop: bool,
     },
+    /// A device that refuses writes, opened for writing.
+    #[error("'{path}' is read-only")]
+    ReadOnly {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system swaps to the file.
+    #[error("'{path}' is in use as swap")]
+    Swap {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A zoned device, opened for writing, that accepts writes only at the end of each zone.
+    #[error("'{path}' is a zoned device that accepts sequential writes only")]
+    Zoned {
+        /// The path.
+        path: PathBuf,
+    },
+    /// An image in the format of a virtual machine's disk.
+    #[error("'{path}' is a disk image in the format {format}, not a raw disk")]
+    Image {
+        /// The path.
+        path: PathBuf,
+        /// The format.
+        format: &'static str,
+    },
+    /// The system does not let this process write the whole file.
+    #[error(
+        "'{path}' has {}, and the limit on the size of files (ulimit -f) is {}",
+        Size(*size_bytes), Size(*limit_bytes)
+    )]
+    Limit {
+        /// The path.
+        path: PathBuf,
+        /// Its size.
+        size_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+    },
     /// Any other error of the system.
     #[error("cannot open '{path}' ({call} failed)")]
     System {
@@ -125,6 +167,22 @@ impl Fault for FileError {
                 format!("attach a file with `losetup '{}' FILE`", path.display()).into()
             }
             Self::NoMedium { .. } => "insert a medium, or name another device".into(),
+            Self::ReadOnly { path } => Remedy::from("serve it read-only")
+                .or(format!("make it writable with `blockdev --setrw '{}'`", path.display())),
+            Self::Swap { path } => {
+                Remedy::from(format!("run `swapoff '{}'`", path.display())).or("name another file")
+            }
+            Self::Zoned { .. } => "serve it read-only, or a file system's file on it".into(),
+            Self::Image { path, .. } => Remedy::from(format!(
+                "convert it with `qemu-img convert -O raw '{}' NEW`, or export it with qemu-nbd \
+                 and serve that",
+                path.display()
+            ))
+            .or(Action::ServeAsRaw),
+            Self::Limit { .. } => {
+                "raise the limit (ulimit -f unlimited, or LimitFSIZE=infinity of the service)"
+                    .into()
+            }
             Self::System { source, .. } => {
                 IoError::from_errno(source.raw_os_error()).remedy().into()
             }
@@ -138,6 +196,7 @@ pub(super) struct Opened {
     /// Locks on the files below it, held as long as it is open.
     pub(super) locks: Vec<OwnedFd>,
     pub(super) is_block: bool,
+    pub(super) medium: Medium,
     pub(super) description: Description,
 }
 
@@ -150,8 +209,7 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileErr
     if check_type(path, &opened)? != is_block {
         return Err(call("open", Errno::STALE));
     }
-    let size_bytes = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| call("lseek", e))?;
-    check_size(path, &opened, size_bytes)?;
+    let Asked { size_bytes, identity, medium } = examine(path, &file, &opened, options)?;
     let alignment = enable_direct(path, &file, is_block, size_bytes);
     let (major, minor) = numbers(&opened, is_block);
     let geometry = Sysfs::system().of_device(major, minor);
@@ -159,7 +217,7 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileErr
     let description = Description {
         name: path.display().to_string(),
         size_bytes,
-        identity: Some(identity(&opened, is_block)),
+        identity: Some(identity),
         read_only: options.read_only,
         // Offsets in a file are not offsets on the disk.
         geometry: if is_block { geometry } else { geometry.without_stripes() },
@@ -175,7 +233,62 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileErr
         },
         alignment_bytes: alignment.unwrap_or(SECTOR_BYTES as u32),
     };
-    Ok(Opened { file, locks, is_block, description })
+    Ok(Opened { file, locks, is_block, medium, description })
+}
+
+/// What can be asked of a file or block device before it is used.
+pub(super) struct Asked {
+    pub(super) size_bytes: u64,
+    pub(super) identity: String,
+    pub(super) medium: Medium,
+}
+
+/// Asks a file or block device, without locking it or opening it for writing.
+pub(super) fn ask(path: &Path, options: &OpenOptions) -> Result<Asked, FileError> {
+    let is_block = is_block_device(path, options.read_only)?;
+    let refused = |source| not_permitted(path, is_block, options.read_only, source);
+    let access =
+        Access::READ_OK | if options.read_only { Access::EXISTS } else { Access::WRITE_OK };
+    rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS).map_err(refused)?;
+    let file = open_at(path, is_block, true, OFlags::NONBLOCK)?;
+    let is_append_only = || {
+        let flags = rustix::fs::ioctl_getflags(&file);
+        flags.is_ok_and(|flags| flags.contains(IFlags::APPEND))
+    };
+    if !options.read_only && !is_block && is_append_only() {
+        return Err(refused(Errno::PERM));
+    }
+    let stat = rustix::fs::fstat(&file).map_err(|source| FileError::System {
+        path: path.into(),
+        call: "fstat",
+        source,
+    })?;
+    examine(path, &file, &stat, options)
+}
+
+/// Asks an open file, which is not opened for direct I/O.
+fn examine(
+    path: &Path,
+    file: &OwnedFd,
+    stat: &Stat,
+    options: &OpenOptions,
+) -> Result<Asked, FileError> {
+    let is_block = check_type(path, stat)?;
+    let size_bytes = rustix::fs::seek(file, SeekFrom::End(0))
+        .map_err(|source| FileError::System { path: path.into(), call: "lseek", source })?;
+    // First, because an image may have any size.
+    if options.refuse_images
+        && let Some(format) = image::format_of(file, size_bytes)
+    {
+        return Err(FileError::Image { path: path.into(), format });
+    }
+    check_size(path, stat, size_bytes)?;
+    ability::check(path, file, stat, size_bytes, options.read_only)?;
+    let hidden_bytes = ability::bytes_beyond_blocks(path, file, is_block, size_bytes);
+    let size_bytes = size_bytes - hidden_bytes;
+    let identity = identity(stat, is_block);
+    let medium = Medium { hidden_bytes, ..medium::of(file, stat, is_block) };
+    Ok(Asked { size_bytes, identity, medium })
 }
 
 /// The numbers of the device, or of the device that the file is on.
@@ -304,13 +417,16 @@ fn follow(stat: &Stat, is_block: bool) -> Result<Vec<OwnedFd>, Alias> {
     }
 }
 
-/// Opens and locks the file. Readers of a regular file share the lock.
-fn open_locked(path: &Path, is_block: bool, read_only: bool) -> Result<OwnedFd, FileError> {
+/// Opens the file.
+fn open_at(
+    path: &Path,
+    is_block: bool,
+    read_only: bool,
+    more: OFlags,
+) -> Result<OwnedFd, FileError> {
     let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    // On a block device, O_EXCL without O_CREAT is an exclusive claim.
-    let exclusive = if is_block { OFlags::EXCL } else { OFlags::empty() };
-    let flags = access | exclusive | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|source| match source {
+    let flags = access | more | OFlags::CLOEXEC | OFlags::NOCTTY;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(|source| match source {
         Errno::NOENT => FileError::NotFound { path: path.into() },
         Errno::BUSY | Errno::TXTBSY => FileError::InUse {
             path: path.into(),
@@ -320,9 +436,16 @@ fn open_locked(path: &Path, is_block: bool, read_only: bool) -> Result<OwnedFd, 
             not_permitted(path, is_block, read_only, source)
         }
         source => FileError::System { path: path.into(), call: "open", source },
-    })?;
+    })
+}
+
+/// Opens and locks the file. Readers of a regular file share the lock.
+fn open_locked(path: &Path, is_block: bool, read_only: bool) -> Result<OwnedFd, FileError> {
+    // On a block device, O_EXCL without O_CREAT is an exclusive claim.
+    let exclusive = if is_block { OFlags::EXCL } else { OFlags::empty() };
+    let file = open_at(path, is_block, read_only, exclusive)?;
     if is_block {
-        return Ok(file);
+        return lock_bytes(path, file, read_only);
     }
     let lock = if read_only {
         FlockOperation::NonBlockingLockShared
@@ -330,7 +453,7 @@ fn open_locked(path: &Path, is_block: bool, read_only: bool) -> Result<OwnedFd, 
         FlockOperation::NonBlockingLockExclusive
     };
     match rustix::fs::flock(&file, lock) {
-        Ok(()) => Ok(file),
+        Ok(()) => lock_bytes(path, file, read_only),
         Err(Errno::WOULDBLOCK) => Err(FileError::InUse { path: path.into(), holder: "" }),
         Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {
             tracing::warn!(
@@ -343,6 +466,26 @@ fn open_locked(path: &Path, is_block: bool, read_only: bool) -> Result<OwnedFd, 
     }
 }
 
+/// Takes the locks of QEMU and libvirt, which do not know those of other programs.
+fn lock_bytes(path: &Path, file: OwnedFd, read_only: bool) -> Result<OwnedFd, FileError> {
+    let usage = if read_only { Use::Reading } else { Use::Writing };
+    match byte_locks::take(&file, usage) {
+        Ok(()) => Ok(file),
+        Err(Refused::ByQemu) => {
+            Err(FileError::InUse { path: path.into(), holder: " (QEMU has locked it)" })
+        }
+        Err(Refused::ByAnother) => Err(FileError::InUse { path: path.into(), holder: "" }),
+        Err(Refused::Unsupported(error)) => {
+            tracing::warn!(
+                path = %path.display(),
+                %error,
+                "no byte locks, QEMU will not notice that this file or device is in use"
+            );
+            Ok(file)
+        }
+    }
+}
+
 fn not_permitted(path: &Path, is_block: bool, read_only: bool, source: Errno) -> FileError {
     let access = if read_only { "reading" } else { "writing" };
     let remedy = match (source, is_block, read_only) {
@@ -352,7 +495,8 @@ fn not_permitted(path: &Path, is_block: bool, read_only: bool, source: Errno) ->
             "a container or a security policy forbids it: allow this device there"
         }
         (Errno::PERM, false, _) => {
-            "it is immutable (see `lsattr`, and `chattr -i`), or a security policy forbids it"
+            "it is immutable or append-only (see `lsattr`, and `chattr -i` and `chattr -a`), or a \
+             security policy forbids it"
         }
         (_, _, true) => "run as a user with read permission",
         (_, _, false) => "run as a user with write permission, or serve it read-only",
@@ -404,10 +548,8 @@ fn direct_alignment(file: &OwnedFd, is_block: bool) -> Option<u32> {
     }
     // Kernels before 6.1 and some file systems do not report it. All disks accept 4096. Memory file
     // systems accept the flag and ignore it.
-    const TMPFS: i128 = 0x0102_1994;
-    const RAMFS: i128 = 0x8584_58f6;
-    let magic = i128::from(rustix::fs::fstatfs(file).ok()?.f_type);
-    (magic != TMPFS && magic != RAMFS).then_some(4096)
+    let number = rustix::fs::fstatfs(file).ok()?.f_type as u32;
+    medium::memory_type(number).is_none().then_some(4096)
 }
 
 /// Whether the file system can punch holes. The trial is past the end, where there is no data.
@@ -431,10 +573,15 @@ fn has_zero_range(file: &OwnedFd) -> bool {
     }
 }
 
-/// A setting of the request queue of a block device, or of the disk of a partition.
+/// A number among the settings of the request queue of a block device.
 fn queue_setting(major: u32, minor: u32, name: &str) -> Option<u64> {
+    queue_text(major, minor, name)?.parse().ok()
+}
+
+/// A setting of the request queue of a block device, or of the disk of a partition.
+pub(super) fn queue_text(major: u32, minor: u32, name: &str) -> Option<String> {
     let device = format!("/sys/dev/block/{major}:{minor}");
     [format!("{device}/queue/{name}"), format!("{device}/../queue/{name}")]
         .iter()
-        .find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok())
+        .find_map(|path| Some(std::fs::read_to_string(path).ok()?.trim().to_owned()))
 }

@@ -116,6 +116,37 @@ fn a_file_is_written_by_one_and_read_by_many() {
 }
 
 #[test]
+fn a_file_is_not_shared_with_qemu_and_no_image_is_taken_for_a_disk() {
+    use super::byte_locks::{Use, take};
+    let (_directory, path) = disk(1 << 20);
+    let file = || File::options().read(true).write(true).open(&path).unwrap();
+    let by_qemu: std::os::fd::OwnedFd = file().into();
+    take(&by_qemu, Use::Writing).unwrap();
+    let (text, read_only) = (message(open(&path)), message(open_read_only(&path)));
+    for text in [text, read_only] {
+        assert!(text.contains("is in use by another process or volume"), "{text}");
+    }
+    drop(by_qemu);
+    let readers = [open_read_only(&path).unwrap(), open_read_only(&path).unwrap()];
+    assert!(take(&file().into(), Use::Writing).is_err());
+    take(&file().into(), Use::Reading).unwrap();
+    drop(readers);
+    let backend = open(&path).unwrap();
+    assert!(take(&file().into(), Use::Reading).is_err());
+    drop(backend);
+    std::io::Write::write_all(&mut file(), b"vhdxfile").unwrap();
+    let options = OpenOptions { refuse_images: true, ..OpenOptions::default() };
+    let text = message(FileBackend::open(&path, &options));
+    assert!(
+        text.contains("is a disk image in the format VHDX, not a raw disk: convert it"),
+        "{text}"
+    );
+    open(&path).unwrap();
+    file().set_len(196_616).unwrap();
+    assert!(message(FileBackend::open(&path, &options)).contains("VHDX"), "of any size");
+}
+
+#[test]
 fn a_file_opened_for_reading_is_not_written() {
     let (_directory, path) = disk(1 << 20);
     let backend = open_read_only(&path).unwrap();
@@ -364,6 +395,62 @@ fn kernel_a_file_without_extents_is_zeroed_by_writing_and_says_so() {
 }
 
 #[test]
+#[ignore = "needs root and loop devices"]
+fn kernel_a_device_that_refuses_writes_is_not_opened_for_writing() {
+    let directory = tempdir().unwrap();
+    let device = Loop::new(&make(&directory, "disk", 16 << 20), 512);
+    let path = Path::new(&device.0);
+    let set = |how: &str| {
+        assert!(Command::new("blockdev").args([how, &device.0]).status().unwrap().success());
+    };
+    set("--setro");
+    let (writable, read_only) = (open(path), open_read_only(path));
+    // The kernel keeps the mark when the file is detached.
+    set("--setrw");
+    let text = message(writable);
+    assert!(text.contains("is read-only: serve it read-only, or make it writable"), "{text}");
+    read_only.map(drop).unwrap();
+    open(path).unwrap();
+}
+
+#[test]
+#[ignore = "needs root and swap"]
+fn kernel_an_active_swap_file_is_in_use() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempdir().unwrap();
+    // A name that the kernel escapes in its list.
+    let path = directory.path().join("swap file");
+    fs::write(&path, vec![0; 16 << 20]).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let run = |program: &str| {
+        let output = Command::new(program).arg(&path).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    run("mkswap");
+    run("swapon");
+    let opened = [message(open(&path)), message(open_read_only(&path))];
+    run("swapoff");
+    for text in opened {
+        assert!(text.contains("is in use as swap"), "{text}");
+    }
+    open(&path).unwrap();
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn kernel_the_tail_of_a_device_that_is_no_whole_block_is_not_exported() {
+    let (_directory, file) = disk((16 << 20) + 1536);
+    let device = Loop::new(&file, 4096);
+    let backend = open(Path::new(&device.0)).unwrap();
+    assert_eq!(backend.description().size_bytes, 16 << 20);
+    assert_eq!(backend.description().alignment_bytes, 4096);
+    assert_eq!(backend.medium().hidden_bytes, 1536);
+    let blocking = Blocking::new(&backend);
+    blocking.write((16 << 20) - 4096, &AlignedBuffer::new(4096), false).unwrap();
+    assert_eq!(backend.check_presence(), Ok(()));
+}
+
+#[test]
 fn the_remedy_for_an_immutable_file_is_lsattr() {
     let (_directory, path) = disk(1 << 20);
     let mark = |flag: &str| Command::new("chattr").arg(flag).arg(&path).status();
@@ -371,10 +458,16 @@ fn the_remedy_for_an_immutable_file_is_lsattr() {
     if !mark("+i").is_ok_and(|status| status.success()) {
         return;
     }
-    let error = open(&path).err().unwrap();
+    let immutable = open(&path).err().unwrap();
     mark("-i").unwrap();
-    assert!(error.remedy().to_string().contains("lsattr"), "{}", error.remedy());
-    assert!(!error.remedy().to_string().contains("run as"), "{}", error.remedy());
+    mark("+a").unwrap();
+    let append_only = open(&path).err().unwrap();
+    mark("-a").unwrap();
+    for error in [immutable, append_only] {
+        let remedy = error.remedy().to_string();
+        assert!(remedy.contains("lsattr") && remedy.contains("append-only"), "{remedy}");
+        assert!(!remedy.contains("run as"), "{remedy}");
+    }
 }
 
 #[test]

@@ -34,11 +34,12 @@ use std::sync::Arc;
 /// The names of the layers.
 pub(crate) const NAMES: [&str; 6] = ["blocks", "delay", "error", "rate", "trace", "volatile"];
 
-/// Puts the layer `name` with the options `text` on `inner`.
+/// Puts the layer `name` with the options `text` on `inner`. For a trial, no trace is begun.
 pub(crate) fn open(
     name: &str,
     text: &str,
     inner: Arc<dyn Backend>,
+    is_trial: bool,
 ) -> Result<Arc<dyn Backend>, OpenError> {
     let named = format!("{name}({text}):{}", inner.description().name);
     Ok(match name {
@@ -67,6 +68,7 @@ pub(crate) fn open(
             layer.description.name = named;
             Arc::new(layer)
         }
+        _ if is_trial => Trace::options(text).map(|_| inner)?,
         _ => {
             let mut layer = Trace::parse(inner, text)?;
             layer.description.name = named;

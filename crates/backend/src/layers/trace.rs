@@ -90,12 +90,17 @@ impl Trace {
 
     /// Opens the layer from its options.
     pub(super) fn parse(inner: Arc<dyn Backend>, text: &str) -> Result<Self, OpenError> {
+        let (path, volume) = Self::options(text)?;
+        Ok(Self::new(inner, Path::new(&path), volume)?)
+    }
+
+    /// Parses the options: the file, and the number of the volume.
+    pub(super) fn options(text: &str) -> Result<(String, u16), SpecError> {
         let fields = Fields::parse("trace", text, ',', &["file", "volume"])?;
         let Some(path) = fields.text("file") else {
-            return Err(fields.missing("file", "trace.csv").into());
+            return Err(fields.missing("file", "trace.csv"));
         };
-        let volume: Result<_, SpecError> = fields.get("volume", "0", number);
-        Ok(Self::new(inner, Path::new(path), volume?.unwrap_or(0))?)
+        Ok((path.to_owned(), fields.get("volume", "0", number)?.unwrap_or(0)))
     }
 }
 

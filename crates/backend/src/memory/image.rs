@@ -122,7 +122,28 @@ impl Image {
         }
     }
 
+    /// Checks that a file is an image for a store of this size, without locking it.
+    ///
+    /// # Errors
+    /// As for [`Image::open`] and [`Image::load`], except that it may be in use or damaged.
+    pub(super) fn ask(path: &Path, size_bytes: u64) -> Result<(), MemoryError> {
+        let image = Self::find(path, size_bytes)?;
+        let fail = |source| MemoryError::ReadImage { path: path.to_owned(), source };
+        let len = image.file.metadata().map_err(fail)?.len();
+        if len == 0 { Ok(()) } else { image.check(len).map(drop) }
+    }
+
     fn open_now(path: &Path, size_bytes: u64) -> Result<Self, MemoryError> {
+        let image = Self::find(path, size_bytes)?;
+        lock(&image.file).map_err(|source| match source.kind() {
+            ErrorKind::WouldBlock => MemoryError::ImageInUse { path: path.to_owned() },
+            _ => MemoryError::OpenImage { path: path.to_owned(), source },
+        })?;
+        Ok(image)
+    }
+
+    /// Opens the file, without a lock.
+    fn find(path: &Path, size_bytes: u64) -> Result<Self, MemoryError> {
         let fail = |source| MemoryError::OpenImage { path: path.to_owned(), source };
         let real = std::fs::canonicalize(path).map_err(|error| match error.kind() {
             ErrorKind::NotFound => MemoryError::NoImage { path: path.to_owned() },
@@ -137,10 +158,6 @@ impl Image {
         if !file.metadata().map_err(fail)?.is_file() {
             return Err(fail(io::Error::new(ErrorKind::InvalidInput, "not a regular file")));
         }
-        lock(&file).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock => MemoryError::ImageInUse { path: path.to_owned() },
-            _ => fail(error),
-        })?;
         Ok(Self { path: real, size_bytes, file })
     }
 

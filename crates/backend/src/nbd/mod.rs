@@ -24,7 +24,8 @@ pub use url::{NbdAddress, NbdUrl};
 use crate::count::{IoCount, IoCounter};
 use crate::sync::lock;
 use crate::thread_pool::join_unless_self;
-use crate::{Backend, Buffer, Description, Extent, Io, IoKind, OpenOptions};
+use crate::trial::{Trial, UNKNOWN_BYTES};
+use crate::{Backend, Buffer, Description, Extent, Io, IoKind, Medium, OpenError, OpenOptions};
 use connect::Target;
 use forebay_nbd::client::Opened;
 use forebay_nbd::proto::export_flag;
@@ -53,7 +54,11 @@ pub struct NbdBackend {
 }
 
 /// Opens an export.
-pub(crate) fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, NbdError> {
+pub(crate) fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, OpenError> {
+    if options.is_trial {
+        let (identity, medium) = (NbdUrl::parse(spec)?.identity(), Medium::default());
+        return Ok(Arc::new(Trial::new(spec, UNKNOWN_BYTES, identity, medium)));
+    }
     Ok(Arc::new(NbdBackend::open(spec, options)?))
 }
 

@@ -70,7 +70,8 @@ pub(super) fn summary(volume: &VolumeStatus) -> String {
     if let Some(reason) = &volume.pins.state_reason {
         text += &format!("; its ranges are not pinned: {reason}");
     }
-    volume.geometry.notes.iter().for_each(|note| text += &format!("; {note}"));
+    let notes = volume.geometry.notes.iter().chain(&volume.notes);
+    notes.for_each(|note| text += &format!("; {note}"));
     text
 }
 

@@ -9,6 +9,7 @@ use super::claims::{Claim, Claims};
 use super::division::division;
 use super::journals::Journals;
 use super::listen::{self, BoundListener};
+use super::notes::Notes;
 use super::periodic::Periodic;
 use super::power::{Means, PowerMonitor};
 use super::ratio::Ratio;
@@ -26,7 +27,7 @@ use forebay_api::{
 };
 use forebay_backend::{Description, OpenOptions};
 use forebay_config::{
-    CacheRatio, Change, Config, Listen, ServerChange, TlsUse, VolumeChange, VolumeSpec,
+    CacheRatio, Change, Config, DiskFormat, Listen, ServerChange, TlsUse, VolumeChange, VolumeSpec,
 };
 use forebay_control::{
     AnalysisManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile,
@@ -54,6 +55,7 @@ pub(super) struct Daemon {
     ratio: Ratio,
     background: Background,
     saves: Arc<Saves>,
+    notes: Notes,
     nbd: Arc<NbdServer>,
     power: OnceLock<PowerMonitor>,
     tls: Option<TlsSetup>,
@@ -120,6 +122,7 @@ impl Daemon {
             ratio,
             background,
             saves,
+            notes: Notes::default(),
             nbd,
             power: OnceLock::new(),
             tls,
@@ -451,7 +454,9 @@ impl Daemon {
         let state = self.state();
         let pairs = state.volumes.iter().filter_map(|spec| {
             by_name.get(&*spec.name).map(|volume| {
-                report::volume(spec, volume, &figures.memory, power.as_ref(), stripe_bytes_max)
+                let memory = &figures.memory;
+                let status = report::volume(spec, volume, memory, power.as_ref(), stripe_bytes_max);
+                VolumeStatus { notes: self.notes.of(&spec.name), ..status }
             })
         });
         pairs.collect()
@@ -593,7 +598,8 @@ impl Manager for Daemon {
             self.sizing.check_beside(&spec.name, bytes)?;
         }
         let (read_only, in_use_wait) = (spec.read_only, self.in_use_wait);
-        let options = OpenOptions { read_only, in_use_wait, ..OpenOptions::default() };
+        let refuse_images = spec.format == DiskFormat::Auto && !self.runtime.is_in_pool(&spec.name);
+        let options = OpenOptions { read_only, in_use_wait, refuse_images, ..Default::default() };
         let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
             let here = self.in_use_here(&spec.backing);
             let problem = here.map_or_else(|| problem_of(&error), problem);
@@ -604,6 +610,7 @@ impl Manager for Daemon {
         let journal = self.journals.of_volume(&self.runtime, &spec, in_use_wait)?;
         let size = Size(backend.description().size_bytes);
         let geometry = self.geometry(&spec, backend.description());
+        let medium = backend.medium();
         let disk = Disk::new(&spec.backing, backend.description());
         let split_cost = self.calibrations.cost_of(&disk);
         let calibrations = Arc::clone(&self.calibrations);
@@ -637,6 +644,7 @@ impl Manager for Daemon {
         self.runtime.set_unsafe_ups(&spec.name, spec.unsafe_supply).map_err(problem)?;
         let VolumeSpec { name, backing, mode, .. } = &spec;
         tracing::info!(volume = %name, %backing, %size, %mode, "volume added");
+        self.notes.set(name, &medium);
         if spec.frozen {
             log_frozen(name, true);
         }

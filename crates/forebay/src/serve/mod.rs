@@ -16,6 +16,7 @@ mod listen;
 mod manager;
 mod memory;
 mod metrics;
+mod notes;
 mod outlook;
 mod periodic;
 #[cfg(debug_assertions)]

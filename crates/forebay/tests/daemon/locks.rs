@@ -1,5 +1,7 @@
 //! Locks on devices and the state directory, including locks that briefly outlive their process.
 
+use crate::common::client::PATIENCE;
+use crate::common::wait_until;
 use crate::process::{Daemon, failed_start, make_file, output_of, wait_for_exit};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -165,12 +167,114 @@ fn one_file_cannot_serve_two_roles_in_a_daemon_under_any_name() {
     }
 }
 
+#[test]
+fn a_disk_of_a_virtual_machine_is_refused_and_an_image_served_by_name_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let (volume, path) = (disk(there), there.join("disk.img"));
+    // A lock of `fcntl` on all of the file, as of libvirt's lock daemon on one byte.
+    let machine = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    rustix::fs::fcntl_lock(&machine, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let text = failed_start(there, &["--volume", &volume]);
+    assert!(text.contains("is in use by another process or volume"), "{text}");
+    drop(machine);
+    let mut image = std::fs::File::options().write(true).open(&path).unwrap();
+    std::io::Write::write_all(&mut image, b"QFI\xFB\0\0\0\x03").unwrap();
+    drop(image);
+    let text = failed_start(there, &["--volume", &volume]);
+    assert!(text.contains("is a disk image in the format qcow2, not a raw disk"), "{text}");
+    assert!(text.contains("add format=raw to the volume"), "{text}");
+    let daemon = Daemon::start(there, "epoll", "64MiB", &[format!("{volume},format=raw")]);
+    assert_eq!(daemon.client("disk").read(0, 512).unwrap()[..3], *b"QFI");
+    daemon.stop();
+}
+
+#[test]
+fn a_volume_with_the_content_of_an_image_is_served_again_after_a_crash() {
+    let directory = tempfile::tempdir().unwrap();
+    let spec =
+        format!("{},mode=write-back,protection=none,accept-loss=yes", disk(directory.path()));
+    let daemon = Daemon::start_kept(directory.path(), "epoll", "64MiB", &[spec]);
+    let mut sector = [0; 512];
+    sector[..8].copy_from_slice(b"QFI\xFB\0\0\0\x03");
+    let mut client = daemon.client("disk");
+    client.write(0, &sector).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    daemon.kill_server();
+    wait_until("the next server listens", PATIENCE, || {
+        daemon.log().matches("listening for NBD clients").count() == 2
+    });
+    assert_eq!(daemon.client("disk").read(0, 512).unwrap(), sector);
+    daemon.stop();
+}
+
+/// Runs a tool of QEMU, and returns what it wrote.
+fn qemu(program: &str, arguments: &[&str]) -> (bool, String) {
+    let output = output_of(Command::new(program).args(arguments));
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+#[ignore = "needs qemu-utils"]
+fn tool_qemu_and_a_daemon_refuse_what_the_other_one_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let (volume, path) = (disk(there), there.join("disk.img").display().to_string());
+    let write = &["-f", "raw", "-c", "write 0 512", &path][..];
+    let read = &["-r", "-f", "raw", "-c", "read 0 512", &path][..];
+    for (spec, may_read) in [(volume.clone(), false), (format!("{volume},read-only=yes"), true)] {
+        let daemon = Daemon::start(there, "epoll", "64MiB", &[spec]);
+        let (is_written, said) = qemu("qemu-io", write);
+        assert!(!is_written && said.contains("lock"), "{said}");
+        let (is_read, said) = qemu("qemu-io", read);
+        assert_eq!(is_read, may_read, "{said}");
+        daemon.stop();
+    }
+    let (is_written, said) = qemu("qemu-io", write);
+    assert!(is_written, "{said}");
+    // A program of QEMU that holds the image until its standard input ends.
+    for (more, may_read) in [(&[][..], false), (&["-r"], true)] {
+        let mut holder = Command::new("qemu-io");
+        holder.args(more).args(["-f", "raw", &path]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut holder = holder.spawn().unwrap();
+        std::io::Write::write_all(holder.stdin.as_mut().unwrap(), b"read 0 512\n").unwrap();
+        // Its prompt, and the start of the answer.
+        let mut answer = [0; 12];
+        std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut answer).unwrap();
+        let text = failed_start(there, &["--volume", &volume]);
+        assert!(text.contains("QEMU has locked it"), "{text}");
+        let spec = format!("{volume},read-only=yes");
+        if may_read {
+            Daemon::start(there, "epoll", "64MiB", &[spec]).stop();
+        } else {
+            assert!(failed_start(there, &["--volume", &spec]).contains("QEMU has locked it"));
+        }
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+    }
+    // An image that qemu-img makes is recognised.
+    for format in ["qcow2", "vmdk", "vhdx", "vpc", "vdi", "qed", "parallels"] {
+        let image = there.join(format).display().to_string();
+        let (is_made, said) = qemu("qemu-img", &["create", "-q", "-f", format, &image, "4M"]);
+        assert!(is_made, "{said}");
+        let text = failed_start(there, &[&image]);
+        assert!(text.contains("is a disk image in the format"), "{format}: {text}");
+    }
+}
+
 /// A loop device over a file, detached on drop.
 struct LoopDevice(String);
 
 impl LoopDevice {
     fn new(path: &str) -> Self {
-        let output = Command::new("losetup").args(["-f", "--show", path]).output().unwrap();
+        Self::with(&[path])
+    }
+
+    fn with(arguments: &[&str]) -> Self {
+        let output =
+            Command::new("losetup").args(["-f", "--show"]).args(arguments).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         Self(String::from_utf8(output.stdout).unwrap().trim().to_owned())
     }
@@ -212,6 +316,23 @@ fn kernel_one_file_cannot_serve_two_roles_through_loop_devices() {
         assert_alias_refused(&["--volume", refused]);
         daemon.stop();
     }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn kernel_the_status_names_the_tail_of_a_disk_that_is_not_exported() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file").display().to_string();
+    make_file(&file, (1 << 20) + 512);
+    let device = LoopDevice::with(&["--sector-size=4096", &file]);
+    let daemon = Daemon::start(directory.path(), "epoll", "64MiB", &[format!("disk={}", device.0)]);
+    let volume = daemon.status()["volumes"][0].clone();
+    assert_eq!(volume["size_bytes"], 1 << 20);
+    let (_, shown) = daemon.run(&["status"]);
+    for text in [volume["notes"].to_string(), shown.replace("\n         ", " ")] {
+        assert!(text.contains("the last 512 bytes of its disk are less than a block"), "{text}");
+    }
+    daemon.stop();
 }
 
 /// Asserts that a daemon with these arguments refuses to start because a device has two names.

@@ -1,6 +1,8 @@
 //! Queries of the running kernel about devices and locks.
 
 use super::{Attached, FileId, Kernel, Node, Numbers, backing_name, directories_in, name};
+use crate::file::byte_locks::{self, Refused, Use};
+use crate::file::medium::{self, Mount};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fstat, major, minor};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -42,6 +44,10 @@ impl Kernel for System {
         }
     }
 
+    fn mount(&self, device: Numbers) -> Mount {
+        medium::mount(device)
+    }
+
     fn lock(&self, file: FileId, directory: &Path) -> Result<Option<OwnedFd>, ()> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(backing_name(directory), flags, Mode::empty());
@@ -51,7 +57,10 @@ impl Kernel for System {
             return if is_locked(file) { Err(()) } else { Ok(None) };
         };
         match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Ok(Some(opened)),
+            Ok(()) => match byte_locks::take(&opened, Use::Below) {
+                Err(Refused::ByQemu | Refused::ByAnother) => Err(()),
+                Ok(()) | Err(Refused::Unsupported(_)) => Ok(Some(opened)),
+            },
             Err(Errno::WOULDBLOCK) => Err(()),
             Err(_) => Ok(None),
         }

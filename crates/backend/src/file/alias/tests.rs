@@ -6,7 +6,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 /// A fake machine.
-struct Machine {
+pub(in crate::file) struct Machine {
+    pub(in crate::file) mounts: Vec<(Numbers, Mount)>,
     root: tempfile::TempDir,
     attached: Vec<(Numbers, Attached)>,
     claimed: Vec<Numbers>,
@@ -14,24 +15,25 @@ struct Machine {
     lock_requests: RefCell<Vec<FileId>>,
 }
 
-const IMAGE: FileId = FileId { device: (8, 1), inode: 77 };
+pub(in crate::file) const IMAGE: FileId = FileId { device: (8, 1), inode: 77 };
 
 impl Machine {
-    fn new() -> Self {
+    pub(in crate::file) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         for directory in ["block", "dev/block", "devices"] {
             fs::create_dir_all(root.path().join(directory)).unwrap();
         }
         let (claimed, locked, lock_requests) = (Vec::new(), Vec::new(), RefCell::default());
-        Self { root, attached: Vec::new(), claimed, locked, lock_requests }
+        let (mounts, attached) = (Vec::new(), Vec::new());
+        Self { mounts, root, attached, claimed, locked, lock_requests }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(in crate::file) fn path(&self, name: &str) -> PathBuf {
         self.root.path().join("devices").join(name)
     }
 
     /// Adds a device; one with a slash in its name is a partition.
-    fn add(&mut self, name: &str, device: Numbers, sectors: u64) -> &mut Self {
+    pub(in crate::file) fn add(&mut self, name: &str, device: Numbers, sectors: u64) -> &mut Self {
         let directory = self.path(name);
         fs::create_dir_all(directory.join("slaves")).unwrap();
         fs::create_dir_all(directory.join("holders")).unwrap();
@@ -48,11 +50,16 @@ impl Machine {
         self
     }
 
-    fn add_loop(&mut self, name: &str, device: Numbers, to: Node) -> &mut Self {
+    pub(in crate::file) fn add_loop(&mut self, name: &str, device: Numbers, to: Node) -> &mut Self {
         self.add_part(name, device, Attached { to, start: 0, end: u64::MAX })
     }
 
-    fn add_part(&mut self, name: &str, device: Numbers, attached: Attached) -> &mut Self {
+    pub(in crate::file) fn add_part(
+        &mut self,
+        name: &str,
+        device: Numbers,
+        attached: Attached,
+    ) -> &mut Self {
         self.add(name, device, 100);
         fs::create_dir(self.path(name).join("loop")).unwrap();
         fs::write(self.path(name).join("loop/backing_file"), "/images/disk (deleted)\n").unwrap();
@@ -61,7 +68,13 @@ impl Machine {
     }
 
     /// Adds a device-mapper volume over others.
-    fn add_mapped(&mut self, name: &str, device: Numbers, sectors: u64, on: &[&str]) -> &mut Self {
+    pub(in crate::file) fn add_mapped(
+        &mut self,
+        name: &str,
+        device: Numbers,
+        sectors: u64,
+        on: &[&str],
+    ) -> &mut Self {
         self.add(name, device, sectors);
         fs::create_dir(self.path(name).join("dm")).unwrap();
         for below in on {
@@ -72,23 +85,23 @@ impl Machine {
         self
     }
 
-    fn claim(&mut self, device: Numbers) -> &mut Self {
+    pub(in crate::file) fn claim(&mut self, device: Numbers) -> &mut Self {
         self.claimed.push(device);
         self
     }
 
-    fn lock_file(&mut self, file: FileId) -> &mut Self {
+    pub(in crate::file) fn lock_file(&mut self, file: FileId) -> &mut Self {
         self.locked.push(file);
         self
     }
 
     /// The result of opening a device.
-    fn device(&self, device: Numbers) -> Result<(), String> {
+    pub(in crate::file) fn device(&self, device: Numbers) -> Result<(), String> {
         follow(self, Node::Device(device), device).map(drop).map_err(|alias| alias.0)
     }
 
     /// The result of opening a file.
-    fn file(&self, file: FileId) -> Result<(), String> {
+    pub(in crate::file) fn file(&self, file: FileId) -> Result<(), String> {
         follow(self, Node::File(file), file.device).map(drop).map_err(|alias| alias.0)
     }
 }
@@ -104,6 +117,11 @@ impl Kernel for Machine {
 
     fn is_claimed(&self, device: Numbers, _: &Path) -> bool {
         self.claimed.contains(&device)
+    }
+
+    fn mount(&self, device: Numbers) -> Mount {
+        let found = self.mounts.iter().find(|(found, _)| *found == device);
+        found.map_or(Mount::Unknown, |(_, mount)| mount.clone())
     }
 
     fn lock(&self, file: FileId, _: &Path) -> Result<Option<OwnedFd>, ()> {

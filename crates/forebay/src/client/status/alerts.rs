@@ -198,7 +198,7 @@ pub(crate) fn volume(volume: &VolumeStatus) -> Vec<Alert> {
         let remedy = "see the server's log, and the space in the state directory";
         alerts.push(Alert::warning("volume", name, text).remedy(remedy));
     }
-    let notes = volume.geometry.notes.iter();
+    let notes = volume.geometry.notes.iter().chain(&volume.notes);
     alerts.extend(notes.map(|note| Alert::warning("volume", name, note)));
     if volume.counters.backend_errors > 0 {
         let errors = volume.counters.backend_errors;

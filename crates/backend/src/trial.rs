@@ -1,0 +1,45 @@
+//! A stand-in for a store that would be opened: everything that can be asked without opening it is
+//! known, and nothing is locked, connected or written. It answers each I/O with an error.
+
+use crate::{Backend, Description, Io, Medium};
+use forebay_types::{DiskGeometry, IoError, SECTOR_BYTES};
+
+/// The size of a store whose size is known only once it is open.
+pub(crate) const UNKNOWN_BYTES: u64 = 1 << 50;
+
+/// The stand-in.
+pub(crate) struct Trial {
+    description: Description,
+    medium: Medium,
+}
+
+impl Trial {
+    /// A stand-in for the store `name` of this size.
+    pub(crate) fn new(name: &str, size_bytes: u64, identity: String, medium: Medium) -> Self {
+        let description = Description {
+            name: name.to_owned(),
+            size_bytes,
+            identity: Some(identity),
+            read_only: false,
+            geometry: DiskGeometry::default(),
+            can_discard: false,
+            can_zero_fast: false,
+            alignment_bytes: SECTOR_BYTES as u32,
+        };
+        Self { description, medium }
+    }
+}
+
+impl Backend for Trial {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn submit(&self, io: Io) {
+        io.done.complete(Err(IoError::Io));
+    }
+
+    fn medium(&self) -> Medium {
+        self.medium.clone()
+    }
+}
