@@ -25,7 +25,8 @@ forebay=${FOREBAY:-$(target_dir)/release/forebay}
 need_qemu
 need mkfs.ext4=e2fsprogs nbd-client=nbd-client
 
-dir=$(mktemp -d)
+# A journal in memory, where /tmp may be, is refused.
+dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
 server=
 guest=
 clean() {

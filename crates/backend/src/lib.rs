@@ -41,7 +41,7 @@ pub use log::LogLimiter;
 pub use memory::{MemoryBackend, MemoryError, saved_memory_bytes};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
 pub use open::{
-    OpenError, OpenOptions, allocated_bytes, check, identity_of, open, plain_path, try_open,
+    OpenError, OpenOptions, allocated_bytes, identity_of, open, plain_path, try_open,
 };
 pub use presence::Displaced;
 pub use spec::SpecError;

@@ -164,22 +164,6 @@ pub fn identity_of(spec: &str) -> Option<String> {
     file::identity_at(plain_path(rest)?)
 }
 
-/// Checks that the file or block device that `spec` names exists, without opening it. Layers above
-/// it are skipped. Other backends are not checked.
-///
-/// # Errors
-/// If it does not exist, or is neither a file nor a block device; or if there is no such backend.
-pub fn check(spec: &str) -> Result<(), OpenError> {
-    let mut rest = spec;
-    while let Some((_, _, inner)) = split_layer(rest)? {
-        rest = inner;
-    }
-    if scheme_of(rest).is_some() {
-        return Ok(());
-    }
-    FileBackend::check(path_of(rest)?).map_err(|error| name_scheme(rest, error))
-}
-
 /// Checks everything that opening `spec` would, as far as that is known without locking, connecting
 /// or writing anything. Returns a stand-in with the properties of the store.
 ///

@@ -30,6 +30,7 @@ use cli::{Cli, Command};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    forebay_backend::report_oversize_writes();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return report::usage(&error),

@@ -51,11 +51,6 @@ pub struct FileBackend {
 }
 
 impl FileBackend {
-    /// Checks that `path` is a regular file or block device, without opening it.
-    pub fn check(path: &Path) -> Result<(), FileError> {
-        open::is_block_device(path, false).map(drop)
-    }
-
     /// A stand-in for the regular file or block device at `path`, which is neither locked nor
     /// opened for writing.
     ///

@@ -12,7 +12,9 @@ use crate::members::Members;
 use crate::reliance::{Kind, Reliances};
 use crate::report::problem as problem_of;
 use forebay_api::{ErrorKind, JournalStatus, Problem, UnservedWrites};
-use forebay_backend::{AlignedBuffer, Backend, Blocking, FileError, OpenError, OpenOptions};
+use forebay_backend::{
+    AlignedBuffer, Backend, Blocking, FileBackend, FileError, Medium, OpenError, OpenOptions,
+};
 use forebay_config::VolumeSpec;
 use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock};
 use forebay_runtime::{
@@ -37,6 +39,8 @@ pub(super) struct Journals {
     open: Mutex<Vec<(Name, Arc<Journal>)>>,
     /// Volumes that are served without their failed journals, with the data of the vault.
     replaced: Mutex<Vec<Replaced>>,
+    /// What the devices of each journal that was opened lie on.
+    media: Mutex<BTreeMap<Name, Vec<Medium>>>,
 }
 
 /// A volume under a UPS that is served without its failed journal.
@@ -101,8 +105,8 @@ impl Journals {
     ) -> Self {
         let planned = named(volumes);
         let state_dir = state_dir.to_owned();
-        let (open, replaced) = Default::default();
-        Self { state_dir, planned, accepted_disks, reliances, open, replaced }
+        let (open, replaced, media) = Default::default();
+        Self { state_dir, planned, accepted_disks, reliances, open, replaced, media }
     }
 
     /// Returns true if the operator accepts the disk of a volume for this start.
@@ -193,17 +197,11 @@ impl Journals {
             Err(error) => return Err(self.not_opened(spec, name, &error)),
         };
         let devices = [Some(&backend), mirror.as_ref().and_then(|mirror| mirror.as_ref().ok())];
-        let is_memory = |device: &&Arc<dyn Backend>| device.description().identity.is_none();
-        if let Some(memory) = devices.into_iter().flatten().find(is_memory) {
-            let device = &memory.description().name;
-            let message = format!(
-                "its journal {device} is memory of this process, which ends with it: it protects \
-                 nothing"
-            );
-            let remedy = "name a file or device with journal=PATH, or write \
-                          protection=none,accept-loss=yes";
-            return Err(failed(message, remedy));
+        for device in devices.into_iter().flatten() {
+            check_lasts(&**device).map_err(|message| failed(message, MEMORY_REMEDY))?;
         }
+        let media = devices.into_iter().flatten().map(|device| device.medium()).collect();
+        self.media.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), media);
         self.check_reliance(runtime, spec, name, &backend, mirror.as_ref())
             .map_err(|error| problem_of(&error))?;
         let found = heads_of(&backend, mirror.as_ref()).iter().find_map(Head::journal);
@@ -274,6 +272,12 @@ impl Journals {
     fn reserve(&self, device: &str) -> Result<(), space::AllocateError> {
         let path = forebay_backend::plain_path(device);
         path.map_or(Ok(()), |path| space::allocate_all(path, Kind::Journal, &self.state_dir))
+    }
+
+    /// What the devices of a volume's journal lie on; nothing without a journal.
+    pub(super) fn media_of(&self, spec: &VolumeSpec) -> Vec<Medium> {
+        let media = self.media.lock().unwrap_or_else(PoisonError::into_inner);
+        Name::of(spec).and_then(|name| media.get(&name).cloned()).unwrap_or_default()
     }
 
     /// The problem of a volume whose journal's devices cannot be opened.
@@ -480,11 +484,42 @@ pub(super) fn check_state_dir(directory: &Path, kind: Kind) -> Result<(), String
     ))
 }
 
-/// Returns true if the directory is below one of the places that every reboot clears. Another
-/// tmpfs, such as `/tmp` on some systems, is not detected.
+/// Returns true if the directory, which may not exist yet, is in memory, or below one of the places
+/// that every reboot clears.
 fn is_forgotten_at_boot(directory: &Path) -> bool {
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
-    ["/run", "/var/run", "/dev/shm"].iter().any(|place| directory.starts_with(place))
+    let is_memory = || {
+        let existing = directory.ancestors().find(|place| place.exists());
+        existing.is_some_and(|existing| FileBackend::memory_at(existing).is_some())
+    };
+    ["/run", "/var/run", "/dev/shm"].iter().any(|place| directory.starts_with(place)) || is_memory()
+}
+
+/// The remedy for a journal in memory.
+pub(super) const MEMORY_REMEDY: &str = "name a file on a disk or a device with journal=PATH, or \
+                                        write protection=none,accept-loss=yes";
+
+/// Checks that a device of a journal keeps its data when the machine fails.
+///
+/// # Errors
+/// Returns the message, which names the memory that it is.
+pub(super) fn check_lasts(device: &dyn Backend) -> Result<(), String> {
+    let name = &device.description().name;
+    memory_of(device).map_or(Ok(()), |memory| {
+        Err(format!("its journal {name} is {memory}: it protects nothing"))
+    })
+}
+
+/// The memory in which a device keeps its data; `None` if it is elsewhere.
+pub(super) fn memory_of(device: &dyn Backend) -> Option<String> {
+    if device.description().identity.is_none() {
+        return Some("memory of this process, which ends with it".to_owned());
+    }
+    device.medium().memory.map(|memory| memory_words(&memory))
+}
+
+pub(super) fn memory_words(memory: &str) -> String {
+    format!("in memory ({memory}), which a power failure or reset erases")
 }
 
 /// The volumes whose records a failure mark voids; all volumes if it cannot be read.

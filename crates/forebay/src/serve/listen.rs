@@ -87,8 +87,13 @@ fn check_encryption(address: &Listen, ip: IpAddr, settings: &TlsSettings) -> any
 
 /// Returns true if the directory of a path exists.
 pub(super) fn has_directory(path: &Path) -> bool {
+    directory_of(path).is_dir()
+}
+
+/// The directory of a file, also of one without a directory in its name.
+pub(super) fn directory_of(path: &Path) -> &Path {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.unwrap_or(Path::new(".")).is_dir()
+    parent.unwrap_or(Path::new("."))
 }
 
 pub(super) fn resolve(host: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {

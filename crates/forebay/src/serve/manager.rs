@@ -5,6 +5,7 @@ use super::background::Background;
 use super::battery::Batteries;
 use super::calibrations::{Calibrations, Disk};
 use super::changes::{limits, log_frozen, runtime_change};
+use super::check;
 use super::claims::{Claim, Claims};
 use super::division::division;
 use super::journals::Journals;
@@ -356,7 +357,7 @@ impl Daemon {
             Change::VolumeRemoved { name } => self.remove_volume(name, quiet),
             Change::VolumeReplaced { new } => {
                 // A mistyped path must not end the service of the volume.
-                forebay_backend::check(&new.backing).map_err(|error| problem_of(&error))?;
+                check::try_disk(new)?;
                 self.remove_volume(&new.name, quiet)
             }
             Change::VolumeChanged { name, change } => {
@@ -644,7 +645,7 @@ impl Manager for Daemon {
         self.runtime.set_unsafe_ups(&spec.name, spec.unsafe_supply).map_err(problem)?;
         let VolumeSpec { name, backing, mode, .. } = &spec;
         tracing::info!(volume = %name, %backing, %size, %mode, "volume added");
-        self.notes.set(name, &medium);
+        self.notes.set(name, &medium, &self.journals.media_of(&spec));
         if spec.frozen {
             log_frozen(name, true);
         }

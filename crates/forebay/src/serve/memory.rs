@@ -5,7 +5,7 @@ use forebay_config::{
     Config, KeptMemory, MemInfo, MemoryChoice, MemoryError, MemoryReserve, MemorySetting,
     MemorySources,
 };
-use forebay_types::{Action, Size};
+use forebay_types::{Action, Remedy, Size};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -50,7 +50,23 @@ pub(super) fn choose(config: &Config, kept: KeptMemory) -> anyhow::Result<Memory
         choice.bytes = choice.start_bytes;
     }
     report(&machine, &choice);
+    check_file_limit(choice.bytes)?;
     Ok(choice)
+}
+
+/// Checks that this process may have a file, that of the pool, of so many bytes.
+fn check_file_limit(bytes: u64) -> anyhow::Result<()> {
+    let Some(limit) = forebay_backend::file_bytes_max().filter(|&limit| limit < bytes) else {
+        return Ok(());
+    };
+    let error = anyhow::anyhow!(
+        "the cache takes up to {} in a memory file, and the limit on the size of files (ulimit -f) \
+         is {}",
+        Size(bytes),
+        Size(limit)
+    );
+    let raise = "raise the limit (ulimit -f unlimited, or LimitFSIZE=infinity of the service)";
+    Err(with_remedy(error, Remedy::from(raise).or(Action::set("memory", "SIZE"))))
 }
 
 fn report(machine: &MemInfo, choice: &MemoryChoice) {

@@ -10,9 +10,9 @@ use std::sync::{Mutex, PoisonError};
 pub(super) struct Notes(Mutex<HashMap<String, Vec<String>>>);
 
 impl Notes {
-    /// Replaces the notes on a volume by those on its disk.
-    pub(super) fn set(&self, volume: &str, disk: &Medium) {
-        let found = notes(disk);
+    /// Replaces the notes on a volume by those on its disk and on the devices of its journal.
+    pub(super) fn set(&self, volume: &str, disk: &Medium, journal: &[Medium]) {
+        let found = notes(disk, journal);
         found.iter().for_each(|note| tracing::warn!(volume, note, "note on a volume"));
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(volume.to_owned(), found);
@@ -25,7 +25,7 @@ impl Notes {
     }
 }
 
-fn notes(disk: &Medium) -> Vec<String> {
+fn notes(disk: &Medium, journal: &[Medium]) -> Vec<String> {
     let mut notes = Vec::new();
     if disk.hidden_bytes > 0 {
         notes.push(format!(
@@ -33,5 +33,39 @@ fn notes(disk: &Medium) -> Vec<String> {
             disk.hidden_bytes
         ));
     }
+    // One device of a mirrored journal elsewhere suffices.
+    let shared = |device: &Medium| device.disks.intersection(&disk.disks).next().cloned();
+    let shared: Option<Vec<_>> = journal.iter().map(shared).collect();
+    if let Some(name) = shared.and_then(|shared| shared.into_iter().next()) {
+        notes.push(format!(
+            "its journal is on the volume's own disk {name}: a failure of that disk loses both, \
+             and each write goes to it twice"
+        ));
+    }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(disks: &[&str]) -> Medium {
+        let disks = disks.iter().map(|&disk| disk.to_owned()).collect();
+        Medium { disks, ..Medium::default() }
+    }
+
+    #[test]
+    fn a_journal_on_the_volumes_own_disk_is_noted() {
+        let found = |disk: &[&str], journal: &[&[&str]]| {
+            let journal: Vec<_> = journal.iter().map(|disks| on(disks)).collect();
+            let notes = notes(&on(disk), &journal);
+            notes.first().and_then(|note| Some(note.split_once("own disk ")?.1[..8].to_owned()))
+        };
+        assert_eq!(found(&["/dev/sda"], &[&["/dev/sda"]]).as_deref(), Some("/dev/sda"));
+        assert_eq!(found(&["/dev/sda", "/dev/sdb"], &[&["/dev/sdb"]]).as_deref(), Some("/dev/sdb"));
+        assert_eq!(found(&["/dev/sda"], &[&["/dev/sdb"]]), None);
+        assert_eq!(found(&["/dev/sda"], &[&["/dev/sda"], &["/dev/sdb"]]), None, "a mirror");
+        assert_eq!(found(&[], &[&[]]), None, "nothing is known");
+        assert_eq!(found(&["/dev/sda"], &[]), None, "no journal");
+    }
 }

@@ -4,6 +4,7 @@
 use crate::reliance::Kind;
 use forebay_types::{Action, Fault, Remedy, Size};
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use std::error::Error;
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -18,6 +19,12 @@ pub(crate) struct AllocateError {
     kind: Kind,
     path: PathBuf,
     source: io::Error,
+}
+
+impl AllocateError {
+    pub(super) fn new(bytes: u64, kind: Kind, path: &Path, error: Errno) -> Self {
+        Self { bytes, kind, path: path.to_owned(), source: error.into() }
+    }
 }
 
 impl fmt::Display for AllocateError {
@@ -35,7 +42,10 @@ impl Error for AllocateError {
 
 impl Fault for AllocateError {
     fn remedy(&self) -> Remedy {
-        let free = Remedy::from("free space");
+        let free = Remedy::from(match self.source.kind() {
+            io::ErrorKind::FileTooLarge => "raise the limit on the size of files (ulimit -f)",
+            _ => "free space",
+        });
         match self.kind {
             Kind::Journal => free.or("name another file or device with journal=PATH"),
             Kind::Vault => free.or(Action::set("vault", "PATH")),
@@ -54,12 +64,7 @@ pub(super) fn allocate(
     path: &Path,
 ) -> Result<(), AllocateError> {
     let allocated = fallocate(file, FallocateFlags::empty(), 0, bytes);
-    allocated.map_err(|error| AllocateError {
-        bytes,
-        kind,
-        path: path.to_owned(),
-        source: error.into(),
-    })
+    allocated.map_err(|error| AllocateError::new(bytes, kind, path, error))
 }
 
 /// Allocates the holes of a file that is in use. Any other path is left alone: opening it reports

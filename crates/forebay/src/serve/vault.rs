@@ -4,10 +4,10 @@
 //! no harm. If a void dump cannot be erased from the vault, a mark in the state directory voids it,
 //! like the mark of a failed journal.
 
-use super::journals::check_state_dir;
-use super::listen::has_directory;
+use super::journals::{check_state_dir, memory_of, memory_words};
+use super::listen::{directory_of, has_directory};
 use super::power::DumpTarget;
-use super::space;
+use super::space::{self, AllocateError};
 use super::statistics::latencies;
 use crate::identity::identity;
 use crate::marks;
@@ -17,13 +17,14 @@ use anyhow::Context;
 use forebay_api::{
     DrillReport, DumpSummary, ErrorKind, HeldVolume, PowerStatus, Problem, VaultState, VaultStatus,
 };
-use forebay_backend::OpenOptions;
+use forebay_backend::{Backend, FileBackend, OpenOptions};
 use forebay_config::VolumeSpec;
 use forebay_runtime::{
     DrillReport as Figures, DumpReport, JournalId, Runtime, Vault, VaultPhase, VaultSettings,
     VolumeVault, vault_bytes_for,
 };
 use forebay_types::{Action, Remedy, Size, VolumeId};
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -64,16 +65,13 @@ pub(super) fn open(
         let accept = Action::AcceptLostVault(volume.clone());
         return Err(with_remedy(error, Remedy::from("restore it").or(accept)));
     }
+    // Before a file is made there.
+    let place = path.map(|path| if can_be_created(path) { directory_of(path) } else { path });
+    place.map_or(Ok(()), |place| check_lasts(name, memory_at(place)))?;
     path.map_or(Ok(()), |path| prepare(path, needed_bytes, state_dir))?;
     let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
     let backend = forebay_backend::open(name, &options).context("the vault")?;
-    if backend.description().identity.is_none() {
-        let error = anyhow::anyhow!(
-            "the vault {name} is memory of this process, which ends with it: it keeps nothing"
-        );
-        let remedy = Remedy::from("name a file or device").or(Action::set("vault", "PATH"));
-        return Err(with_remedy(error, remedy));
-    }
+    check_device_lasts(&*backend)?;
     let mark_of = {
         let state_dir = state_dir.to_owned();
         move |id: JournalId| marks::void_path_of(&state_dir, &id.to_string())
@@ -94,6 +92,50 @@ pub(super) fn open(
         tracing::error!(vault = name, "vault lacks some of the dirty data");
     }
     Ok(vault)
+}
+
+/// Checks that the vault could be opened or created, if it is free, for memory of this size.
+///
+/// # Errors
+/// Fails as a start would.
+pub(super) fn check(name: &str, memory_bytes: u64) -> anyhow::Result<()> {
+    /// The part of the memory that is not for lines, at most.
+    const OTHER_BYTES: u64 = 128 << 20;
+    let path = forebay_backend::plain_path(name).filter(|path| can_be_created(path));
+    let Some(path) = path else {
+        let device = forebay_backend::try_open(name, &OpenOptions::default());
+        return check_device_lasts(&*device.context("the vault")?);
+    };
+    let place = directory_of(path);
+    check_lasts(name, memory_at(place))?;
+    // How much it needs exactly is known once the pool exists, but this much it does.
+    let needed_bytes = vault_bytes_for(memory_bytes.saturating_sub(OTHER_BYTES) / 4);
+    match rustix::fs::statvfs(place) {
+        Ok(fs) if fs.f_bfree.saturating_mul(fs.f_frsize) < needed_bytes => {
+            Err(AllocateError::new(needed_bytes, Kind::Vault, path, Errno::NOSPC).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a vault keeps its data when the machine is off.
+///
+/// # Errors
+/// If it is memory of this process, or in memory.
+pub(super) fn check_device_lasts(device: &dyn Backend) -> anyhow::Result<()> {
+    check_lasts(&device.description().name, memory_of(device))
+}
+
+/// The memory that a path leads to.
+fn memory_at(place: &Path) -> Option<String> {
+    FileBackend::memory_at(place).map(|memory| memory_words(&memory))
+}
+
+fn check_lasts(name: &str, memory: Option<String>) -> anyhow::Result<()> {
+    let Some(memory) = memory else { return Ok(()) };
+    let error = anyhow::anyhow!("the vault {name} is {memory}: it keeps nothing");
+    let remedy = Remedy::from("name a file on a disk or a device").or(Action::set("vault", "PATH"));
+    Err(with_remedy(error, remedy))
 }
 
 /// Creates the file if it can be created, and allocates its space. For any other path it does

@@ -181,9 +181,11 @@ fn a_disk_of_a_virtual_machine_is_refused_and_an_image_served_by_name_only() {
     let mut image = std::fs::File::options().write(true).open(&path).unwrap();
     std::io::Write::write_all(&mut image, b"QFI\xFB\0\0\0\x03").unwrap();
     drop(image);
-    let text = failed_start(there, &["--volume", &volume]);
-    assert!(text.contains("is a disk image in the format qcow2, not a raw disk"), "{text}");
-    assert!(text.contains("add format=raw to the volume"), "{text}");
+    for arguments in [&["--volume", &volume][..], &["--check", "--volume", &volume]] {
+        let text = failed_start(there, arguments);
+        assert!(text.contains("is a disk image in the format qcow2, not a raw disk"), "{text}");
+        assert!(text.contains("add format=raw to the volume"), "{text}");
+    }
     let daemon = Daemon::start(there, "epoll", "64MiB", &[format!("{volume},format=raw")]);
     assert_eq!(daemon.client("disk").read(0, 512).unwrap()[..3], *b"QFI");
     daemon.stop();
@@ -259,7 +261,7 @@ fn tool_qemu_and_a_daemon_refuse_what_the_other_one_has() {
         let image = there.join(format).display().to_string();
         let (is_made, said) = qemu("qemu-img", &["create", "-q", "-f", format, &image, "4M"]);
         assert!(is_made, "{said}");
-        let text = failed_start(there, &[&image]);
+        let text = failed_start(there, &["--check", &image]);
         assert!(text.contains("is a disk image in the format"), "{format}: {text}");
     }
 }

@@ -8,6 +8,7 @@ mod analyze;
 mod background;
 mod bad_input;
 mod changes;
+mod checked;
 #[path = "../../../runtime/tests/common/mod.rs"]
 mod common;
 mod connections;
