@@ -151,6 +151,11 @@ impl BlockingClient {
         self.runtime.block_on(self.client.stop(progress))
     }
 
+    /// See [`Client::reload`].
+    pub fn reload(&self, removes: bool) -> Result<()> {
+        self.runtime.block_on(self.client.reload(removes))
+    }
+
     /// See [`Client::upgrade`].
     pub fn upgrade(&self) -> Result<()> {
         self.runtime.block_on(self.client.upgrade())

@@ -305,6 +305,13 @@ impl Client {
         self.operate(Method::POST, paths::STOP, progress).await
     }
 
+    /// Applies the changes of the configuration file. Unless `removes`, this is refused if they
+    /// would remove more than half of the volumes.
+    pub async fn reload(&self, removes: bool) -> Result<()> {
+        let path = if removes { paths::RELOAD_REMOVE } else { paths::RELOAD };
+        self.operate(Method::POST, path, |_| ()).await
+    }
+
     /// Hands the pool over to a new server, the program now at the server's path. Returns when that
     /// program is about to start.
     pub async fn upgrade(&self) -> Result<()> {

@@ -49,6 +49,8 @@ pub fn openapi() -> openapi::OpenApi {
         pin_volume,
         unpin_volume,
         stop,
+        reload,
+        reload_remove,
         upgrade,
         drill,
         analysis,
@@ -137,6 +139,24 @@ fn set_server() {}
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 fn stop() {}
+
+/// Applies the changes of the configuration file
+///
+/// Refused if they would remove more than half of the volumes.
+#[utoipa::path(post, path = paths::RELOAD, tag = "server",
+    responses(
+        (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn reload() {}
+
+/// Applies the changes of the configuration file, however many volumes they remove
+#[utoipa::path(post, path = paths::RELOAD_REMOVE, tag = "server",
+    responses(
+        (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn reload_remove() {}
 
 /// Hands the pool over to a new server, the program now at the server's path, and exits
 #[utoipa::path(post, path = paths::UPGRADE, tag = "server",
@@ -386,6 +406,8 @@ mod tests {
                 "patch /v1/volumes/{name}",
                 "post /v1/analysis",
                 "post /v1/drill",
+                "post /v1/reload",
+                "post /v1/reload/remove",
                 "post /v1/stop",
                 "post /v1/trace",
                 "post /v1/upgrade",

@@ -46,6 +46,11 @@ pub const SLOW: &str = "/v1/slow";
 pub const TRACE: &str = "/v1/trace";
 /// `POST`: flush all volumes and stop the server.
 pub const STOP: &str = "/v1/stop";
+/// `POST`: apply the changes of the configuration file. Refused if they would remove more than half
+/// of the volumes.
+pub const RELOAD: &str = "/v1/reload";
+/// `POST`: apply the changes of the configuration file, however many volumes they remove.
+pub const RELOAD_REMOVE: &str = "/v1/reload/remove";
 /// `POST`: hand the pool over to a new server, the program now at the server's path, and exit.
 pub const UPGRADE: &str = "/v1/upgrade";
 /// `GET`: the description of this interface.

@@ -435,6 +435,10 @@ impl Manager for FakeManager {
         Ok(())
     }
 
+    fn reload(&self, _: bool) -> Result<(), Problem> {
+        Ok(())
+    }
+
     fn upgrade(&self) -> Result<(), Problem> {
         self.wait_while_paused();
         self.lock().is_stopped = true;

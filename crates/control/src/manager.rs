@@ -134,6 +134,13 @@ pub trait Manager: Send + Sync {
     /// A disk fails; the daemon continues.
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem>;
 
+    /// Applies the changes of the configuration file.
+    ///
+    /// # Errors
+    /// The file is invalid, or a change failed; or more than half of the volumes would be removed,
+    /// and not `removes`.
+    fn reload(&self, removes: bool) -> Result<(), Problem>;
+
     /// Stops serving, and hands the pool over to the program now at the daemon's path. After
     /// success the daemon exits, as after [`Manager::stop`].
     ///

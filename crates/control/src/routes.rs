@@ -54,6 +54,8 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
     let routes = remote_routes()
         .route(paths::TRACE, post(record_trace))
         .route(paths::STOP, post(stop))
+        .route(paths::RELOAD, post(reload))
+        .route(paths::RELOAD_REMOVE, post(reload_and_remove))
         .route(paths::UPGRADE, post(upgrade))
         .route(paths::VOLUMES, post(add_volume))
         .route(paths::VOLUME, delete(remove_volume))
@@ -67,6 +69,8 @@ pub(crate) fn remote_router(manager: Arc<dyn Manager>) -> Router {
     let routes = remote_routes()
         .route(paths::TRACE, post(local_only))
         .route(paths::STOP, post(local_only))
+        .route(paths::RELOAD, post(local_only))
+        .route(paths::RELOAD_REMOVE, post(local_only))
         .route(paths::UPGRADE, post(local_only))
         .route(paths::VOLUMES, post(local_only))
         .route(paths::VOLUME, delete(local_only))
@@ -332,6 +336,16 @@ async fn change_pins(
 async fn stop(State(app): State<App>) -> Response {
     tracing::info!("request to stop");
     app.operate(|manager, progress| manager.stop(progress)).await
+}
+
+async fn reload(State(app): State<App>) -> Response {
+    tracing::info!("request to reload the configuration");
+    app.operate(|manager, _| manager.reload(false)).await
+}
+
+async fn reload_and_remove(State(app): State<App>) -> Response {
+    tracing::info!("request to reload the configuration and to remove volumes");
+    app.operate(|manager, _| manager.reload(true)).await
 }
 
 async fn upgrade(State(app): State<App>) -> Response {

@@ -142,6 +142,18 @@ pub(crate) enum Command {
     Drill(ShowArguments),
     /// Write all dirty data to the disks and stop a running forebay
     Stop(StateArguments),
+    /// Apply the changes of the configuration file to a running forebay
+    #[command(long_about = "Apply the changes of the configuration file to a running forebay, as \
+        SIGHUP does.\nVolumes that the file no longer has are removed, after their data was \
+        written to their disks. Refused if these are more than half of the volumes, unless \
+        --remove confirms it. The exit code is 1 if a change failed; the others are applied.")]
+    Reload {
+        /// Remove volumes even if they are more than half of all
+        #[arg(long)]
+        remove: bool,
+        #[command(flatten)]
+        state: StateArguments,
+    },
     /// Replace a running forebay with the program now at its path, which adopts the pool
     #[command(long_about = "Replace a running forebay with the program now at its path, which \
         adopts the pool.\nNo data is written to the disks first: dirty data stays in memory, which \

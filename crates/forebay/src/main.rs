@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         Command::Trace(arguments) => client::trace::trace(&arguments),
         Command::Drill(arguments) => client::drill(&arguments),
         Command::Stop(arguments) => client::stop(&arguments),
+        Command::Reload { remove, state } => client::reload(remove, &state),
         Command::Upgrade(arguments) => client::upgrade(&arguments),
         Command::Rescue(command) => return rescue::run(command),
     };

@@ -220,6 +220,8 @@ fn what_opens_files_or_ends_the_server_is_refused_for_every_token() {
         ("POST", "/v1/volumes/disk/trust", ""),
         ("POST", "/v1/stop", ""),
         ("POST", "/v1/upgrade", ""),
+        ("POST", "/v1/reload", ""),
+        ("POST", "/v1/reload/remove", ""),
         ("POST", "/v1/trace", r#"{"volumes":["disk"]}"#),
     ] {
         let answer = server.ask(method, path, &[&token], body);

@@ -166,6 +166,12 @@ pub(crate) fn stop(arguments: &StateArguments) -> anyhow::Result<()> {
     Err(with_remedy(error, "see the server's log"))
 }
 
+/// `forebay reload`.
+pub(crate) fn reload(removes: bool, arguments: &StateArguments) -> anyhow::Result<()> {
+    connect(arguments)?.reload(removes)?;
+    print("the configuration file is applied\n")
+}
+
 /// `forebay upgrade`.
 pub(crate) fn upgrade(arguments: &StateArguments) -> anyhow::Result<()> {
     let client = connect(arguments)?;

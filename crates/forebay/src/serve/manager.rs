@@ -1,11 +1,12 @@
 //! Carries out the requests of the control server and of signals on the runtime.
 
+mod reload;
+
 use super::analysis::{self, Analyzer};
 use super::background::Background;
 use super::battery::Batteries;
 use super::calibrations::{Calibrations, Disk};
 use super::changes::{limits, log_frozen, runtime_change};
-use super::check;
 use super::claims::{Claim, Claims};
 use super::division::division;
 use super::journals::Journals;
@@ -19,16 +20,16 @@ use super::sizing::Sizing;
 use super::statistics::{self, Observer};
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
-use super::{dashboard, report, slow, tls, trace, vault};
+use super::{report, slow, trace, vault};
 use crate::identity::identity;
-use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
+use crate::report::{problem as problem_of, problem_of_kind};
 use forebay_api::{
     DrillReport, ErrorKind, Memory, PowerStatus, Problem, Progress, SlowRequests, Status,
     TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_backend::{Description, OpenOptions};
 use forebay_config::{
-    CacheRatio, Change, Config, DiskFormat, Listen, ServerChange, TlsUse, VolumeChange, VolumeSpec,
+    CacheRatio, Config, DiskFormat, Listen, ServerChange, TlsUse, VolumeChange, VolumeSpec,
 };
 use forebay_control::{
     AnalysisManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile,
@@ -57,6 +58,8 @@ pub(super) struct Daemon {
     background: Background,
     saves: Arc<Saves>,
     notes: Notes,
+    /// Held during a reload.
+    reloading: Mutex<()>,
     nbd: Arc<NbdServer>,
     power: OnceLock<PowerMonitor>,
     tls: Option<TlsSetup>,
@@ -124,6 +127,7 @@ impl Daemon {
             background,
             saves,
             notes: Notes::default(),
+            reloading: Mutex::default(),
             nbd,
             power: OnceLock::new(),
             tls,
@@ -259,48 +263,6 @@ impl Daemon {
         self.stopped.notified().await;
     }
 
-    /// Reads the configuration again and applies the changes. A change that fails is logged, its
-    /// volume stays as it is, and the next reload repeats it. If a replacement has removed its
-    /// volume and cannot add the new one, the next reload repeats the addition.
-    pub(super) fn reload(&self) {
-        let old = self.state().config.clone();
-        let new = match old.reload() {
-            Ok(new) => new,
-            Err(error) => {
-                let error = sentence_of(&error);
-                tracing::error!(error, "reload failed, configuration unchanged");
-                return;
-            }
-        };
-        let mut failed: Vec<Change> = Vec::new();
-        for change in forebay_config::diff(&old, &new) {
-            let has_failed = |volume| failed.iter().any(|failed| failed.volume() == Some(volume));
-            if change.volume().is_some_and(has_failed) {
-                // The second half of a replacement: the volume is still served as it was.
-                continue;
-            }
-            tracing::info!(%change, "applying configuration change");
-            if let Err(problem) = self.apply(&change) {
-                tracing::error!(error = sentence_of(&problem), "configuration change failed");
-                failed.push(change);
-            }
-        }
-        if let Some(setup) = &self.tls
-            && let Err(error) = tls::reload(setup, &old.tls)
-        {
-            tracing::error!(error = sentence(&error), "reload failed, certificate unchanged");
-        }
-        if let Some(keys) = &self.dashboard
-            && let Err(error) = dashboard::reload(keys, &old)
-        {
-            tracing::error!(error = sentence(&error), "reload failed, dashboard unchanged");
-        }
-        let volumes = self.figures().map(|figures| figures.volumes).unwrap_or_default();
-        self.state().config.apply_live(new, &failed, |name| {
-            volumes.iter().any(|volume| volume.name == name && !volume.half_added)
-        });
-    }
-
     /// Stops at the request of a signal. Waits for a stop that a client has requested, and begins
     /// if that one fails. Gives up no data, because a service manager may repeat the signal by
     /// itself.
@@ -349,36 +311,6 @@ impl Daemon {
         }
         self.stopped.notify_one();
         Ok(())
-    }
-
-    fn apply(&self, change: &Change) -> Result<(), Problem> {
-        let quiet: ProgressFn<'_> = &|_| {};
-        match change {
-            Change::VolumeRemoved { name } => self.remove_volume(name, quiet),
-            Change::VolumeReplaced { new } => {
-                // A mistyped path must not end the service of the volume.
-                check::try_disk(new)?;
-                self.remove_volume(&new.name, quiet)
-            }
-            Change::VolumeChanged { name, change } => {
-                self.set_volume(name, change.clone()).map(drop)
-            }
-            Change::VolumeAdded { new } => self.add_volume(new.clone()).map(drop),
-            Change::Server { change } => {
-                self.ratio.configure(change, || match change.has_memory() {
-                    true => self.sizing.configure(change),
-                    false => Ok(()),
-                })?;
-                self.background.set(change.background);
-                self.log_ratio();
-                Ok(())
-            }
-            Change::Log { new } => {
-                crate::logging::set_level(*new);
-                Ok(())
-            }
-            Change::NeedsRestart { .. } => Ok(()),
-        }
     }
 
     /// Changes settings of a volume that the caller has claimed.
@@ -743,6 +675,10 @@ impl Manager for Daemon {
             }
             problem(error)
         })
+    }
+
+    fn reload(&self, removes: bool) -> Result<(), Problem> {
+        self.apply_file(removes)
     }
 
     fn upgrade(&self) -> Result<(), Problem> {

@@ -32,7 +32,9 @@ pub(super) trait Signalled: Send + Sync + 'static {
 
 impl Signalled for Daemon {
     fn reload(&self) {
-        Self::reload(self);
+        if let Err(problem) = self.apply_file(false) {
+            tracing::error!(error = sentence_of(&problem), "reload incomplete");
+        }
     }
 
     fn stop_for_signal(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {

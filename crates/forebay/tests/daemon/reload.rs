@@ -68,16 +68,50 @@ fn a_stop_begins_while_a_reload_waits_for_a_disk() {
     let directory = tempfile::tempdir().unwrap();
     let there = directory.path();
     let hanging = format!("delay(write=forever):{}", disk(there, "disk.img"));
-    configure(there, &[volume("disk", &hanging)]);
+    let other = volume("other", &disk(there, "other.img"));
+    configure(there, &[volume("disk", &hanging), other.clone()]);
     let daemon = start(there);
     daemon.client("disk").write(0, &[7; 4096]).unwrap();
-    configure(there, &[]);
+    configure(there, &[other]);
     daemon.signal(Signal::HUP);
     wait_for_log(&daemon, "volume 'disk' is removed", 1);
     daemon.terminate();
     wait_for_log(&daemon, "flushing dirty data before shutdown", 1);
     let log = daemon.log();
     assert!(!log.contains("configuration change failed"), "the reload has ended: {log}");
+}
+
+#[test]
+fn the_removal_of_most_volumes_has_to_be_confirmed() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let volumes = ["a", "b", "c"].map(|name| volume(name, &disk(there, name)));
+    configure(there, &volumes);
+    let daemon = start(there);
+    let served = || daemon.status()["volumes"].as_array().unwrap().len();
+    configure(there, &[]);
+    daemon.signal(Signal::HUP);
+    wait_for_log(&daemon, "it would remove 3 of 3 volumes, a, b, c", 1);
+    assert!(daemon.log().contains("run `forebay reload --remove` if that is meant"));
+    configure(there, &volumes[..1]);
+    let (code, said) = daemon.run(&["reload"]);
+    assert!(code == Some(1) && said.contains("it would remove 2 of 3 volumes, b, c"), "{said}");
+    assert_eq!(served(), 3);
+    // A part of the file's changes is not applied either.
+    configure(there, &[volume("d", &disk(there, "d"))]);
+    assert_eq!(daemon.run(&["reload"]).0, Some(1));
+    assert_eq!(served(), 3);
+    configure(there, &volumes[..2]);
+    assert_eq!(daemon.run(&["reload"]), (Some(0), "the configuration file is applied\n".into()));
+    assert_eq!(served(), 2);
+    configure(there, &[]);
+    assert_eq!(daemon.run(&["reload", "--remove"]).0, Some(0));
+    assert_eq!(served(), 0);
+    // What fails reaches the one who asked.
+    configure(there, &[volume("e", "/none")]);
+    let (code, said) = daemon.run(&["reload"]);
+    assert!(code == Some(1) && said.contains("'/none' does not exist"), "{said}");
+    daemon.stop();
 }
 
 #[test]

@@ -1,0 +1,146 @@
+//! Reloads: reads the configuration file again, and applies the changes.
+//!
+//! A file that was emptied by mistake, or half written, must not end the service of the volumes
+//! that it no longer names. So a reload that would remove more than half of them has to be
+//! confirmed.
+
+use super::Daemon;
+use crate::report::{problem as problem_of, sentence, sentence_of};
+use crate::serve::{check, dashboard, tls};
+use forebay_api::{ErrorKind, Problem};
+use forebay_config::Change;
+use forebay_control::{Manager, ProgressFn};
+
+/// Volumes named in a message.
+const NAMES_MAX: usize = 4;
+
+impl Daemon {
+    /// Reads the configuration again and applies the changes. A change that fails is logged, its
+    /// volume stays as it is, and the next reload repeats it. If a replacement has removed its
+    /// volume and cannot add the new one, the next reload repeats the addition.
+    ///
+    /// # Errors
+    /// The file is invalid, a change failed, or another reload is in progress; or more than half of
+    /// the served volumes would be removed, and not `removes`.
+    pub(in crate::serve) fn apply_file(&self, removes: bool) -> Result<(), Problem> {
+        let Ok(_one) = self.reloading.try_lock() else {
+            let message = "a reload is in progress";
+            return Err(Problem::new(ErrorKind::Busy, message, "wait until it has ended"));
+        };
+        let old = self.state().config.clone();
+        let new = old.reload().map_err(|error| {
+            let problem = problem_of(&error);
+            let message = format!("reload failed, configuration unchanged: {}", problem.message);
+            Problem { message, ..problem }
+        })?;
+        let changes = forebay_config::diff(&old, &new);
+        let served: Vec<_> = self.volume_list().into_iter().map(|volume| volume.name).collect();
+        if !removes {
+            check_removals(&changes, &served)?;
+        }
+        let mut failed: Vec<(Change, Problem)> = Vec::new();
+        for change in changes {
+            let has_failed =
+                |volume| failed.iter().any(|(failed, _)| failed.volume() == Some(volume));
+            if change.volume().is_some_and(has_failed) {
+                // The second half of a replacement: the volume is still served as it was.
+                continue;
+            }
+            tracing::info!(%change, "applying configuration change");
+            if let Err(problem) = self.apply(&change) {
+                tracing::error!(error = sentence_of(&problem), "configuration change failed");
+                failed.push((change, problem));
+            }
+        }
+        if let Some(setup) = &self.tls
+            && let Err(error) = tls::reload(setup, &old.tls)
+        {
+            tracing::error!(error = sentence(&error), "reload failed, certificate unchanged");
+        }
+        if let Some(keys) = &self.dashboard
+            && let Err(error) = dashboard::reload(keys, &old)
+        {
+            tracing::error!(error = sentence(&error), "reload failed, dashboard unchanged");
+        }
+        let (failed, mut problems): (Vec<_>, Vec<_>) = failed.into_iter().unzip();
+        let volumes = self.figures().map(|figures| figures.volumes).unwrap_or_default();
+        self.state().config.apply_live(new, &failed, |name| {
+            volumes.iter().any(|volume| volume.name == name && !volume.half_added)
+        });
+        if problems.is_empty() { Ok(()) } else { Err(problems.swap_remove(0)) }
+    }
+
+    fn apply(&self, change: &Change) -> Result<(), Problem> {
+        let quiet: ProgressFn<'_> = &|_| {};
+        match change {
+            Change::VolumeRemoved { name } => self.remove_volume(name, quiet),
+            Change::VolumeReplaced { new } => {
+                // A mistyped path must not end the service of the volume.
+                check::try_disk(new)?;
+                self.remove_volume(&new.name, quiet)
+            }
+            Change::VolumeChanged { name, change } => {
+                self.set_volume(name, change.clone()).map(drop)
+            }
+            Change::VolumeAdded { new } => self.add_volume(new.clone()).map(drop),
+            Change::Server { change } => {
+                self.ratio.configure(change, || match change.has_memory() {
+                    true => self.sizing.configure(change),
+                    false => Ok(()),
+                })?;
+                self.background.set(change.background);
+                self.log_ratio();
+                Ok(())
+            }
+            Change::Log { new } => {
+                crate::logging::set_level(*new);
+                Ok(())
+            }
+            Change::NeedsRestart { .. } => Ok(()),
+        }
+    }
+}
+
+/// Refuses the removal of more than half of the served volumes.
+fn check_removals(changes: &[Change], served: &[String]) -> Result<(), Problem> {
+    let is_removal = |change: &&Change| matches!(change, Change::VolumeRemoved { .. });
+    let removed = changes.iter().filter(is_removal).filter_map(Change::volume);
+    let removed: Vec<&str> =
+        removed.filter(|name| served.iter().any(|served| served == name)).collect();
+    if removed.len() * 2 <= served.len() {
+        return Ok(());
+    }
+    let names = removed.iter().take(NAMES_MAX).copied().collect::<Vec<_>>().join(", ");
+    let others = removed.len().saturating_sub(NAMES_MAX);
+    let others = if others > 0 { format!(" and {others} others") } else { String::new() };
+    let message = format!(
+        "reload refused, configuration unchanged: it would remove {} of {} volumes, {names}\
+         {others}",
+        removed.len(),
+        served.len()
+    );
+    let remedy =
+        "run `forebay reload --remove` if that is meant, or correct the configuration file";
+    Err(Problem::new(ErrorKind::Invalid, message, remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_removal_of_more_than_half_of_the_volumes_has_to_be_confirmed() {
+        let names = |count: usize| (0..count).map(|n| format!("v{n}")).collect::<Vec<_>>();
+        let check = |removed: usize, served: usize| {
+            let removals = names(removed).into_iter().map(|name| Change::VolumeRemoved { name });
+            check_removals(&removals.collect::<Vec<_>>(), &names(served))
+        };
+        for (removed, served, is_admitted) in
+            [(0, 0, true), (1, 1, false), (1, 2, true), (2, 3, false), (2, 4, true), (9, 0, true)]
+        {
+            assert_eq!(check(removed, served).is_ok(), is_admitted, "{removed} of {served}");
+        }
+        let message = check(6, 6).unwrap_err().message;
+        assert!(message.ends_with("would remove 6 of 6 volumes, v0, v1, v2, v3 and 2 others"));
+    }
+}
