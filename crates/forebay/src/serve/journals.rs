@@ -214,25 +214,29 @@ impl Journals {
             .flatten()
             .try_for_each(|device| self.reserve(device))
             .map_err(|error| with_volume(problem_of(&error)))?;
+        let settings = self.settings((backend, mirror), accept_loss && spec.accept_loss);
+        let opened = runtime.open_journal(settings);
+        opened.map(Some).map_err(|error| with_volume(problem_of(&error)))
+    }
+
+    fn settings(&self, (backend, mirror): Devices, accept_loss: bool) -> JournalSettings {
         let mark_of = {
             let state_dir = self.state_dir.clone();
             move |id: JournalId| marks::path_of(&state_dir, &id.to_string())
         };
         let read_mark_of = mark_of.clone();
         let reliances = Arc::clone(&self.reliances);
-        let settings = JournalSettings {
+        JournalSettings {
             backend,
             mirror,
             members: Box::new(Members { state_dir: self.state_dir.clone() }),
-            accept_loss: accept_loss && spec.accept_loss,
+            accept_loss,
             is_abandoned: Box::new(move |id| void(&read_mark_of(id))),
             on_failure: Box::new(move |id, error, volumes| {
                 marks::put(&mark_of(id), &error.to_string(), volumes)?;
                 reliances.journal_failed(id, volumes)
             }),
-        };
-        let opened = runtime.open_journal(settings);
-        opened.map(Some).map_err(|error| with_volume(problem_of(&error)))
+        }
     }
 
     /// Whether this journal failed while the volume was served, and the vault has the data that the

@@ -77,11 +77,11 @@ impl Fixture {
         said
     }
 
-    /// The names and contents of all journal records in the state directory.
+    /// The names and contents of all journal records in the state directory, without their spares.
     fn records(&self) -> Vec<(String, String)> {
         let entries = std::fs::read_dir(self.at("state")).unwrap().flatten();
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
-        let names = names.filter(|name| name.starts_with("journal-"));
+        let names = names.filter(|name| name.starts_with("journal-") && !name.ends_with(".new"));
         let text = |name: &String| std::fs::read_to_string(self.at("state").join(name)).unwrap();
         let mut records: Vec<_> = names.map(|name| (name.clone(), text(&name))).collect();
         records.sort();

@@ -199,17 +199,20 @@ impl Journal {
             presence: Default::default(),
             thread: Lock::new(None),
         });
-        let owned = Arc::clone(&journal);
-        let thread = Thread::named("journal").spawn(move || owned.run());
-        let thread = thread.map_err(|_| JournalError::Io {
-            name: journal.name.clone(),
-            error: IoError::NoMemory,
-        })?;
-        *journal.thread.lock() = Some(thread);
+        journal.start_thread()?;
         journal.wait_for_superblock()?;
         journal.record_members()?;
         patrol::Patrol::start(&journal);
         Ok(journal)
+    }
+
+    fn start_thread(self: &Arc<Self>) -> Result<(), JournalError> {
+        let owned = Arc::clone(self);
+        let thread = Thread::named("journal").spawn(move || owned.run());
+        let (name, error) = (&self.name, IoError::NoMemory);
+        let thread = thread.map_err(|_| JournalError::Io { name: name.clone(), error })?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
     }
 
     /// Starts the next walk of the patrol over the log at once.
