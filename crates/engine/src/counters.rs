@@ -82,6 +82,8 @@ counters! {
     waits,
     /// Dirty lines destaged, counted when the destage starts.
     destaged_lines,
+    /// Dirty lines that became clean: destaged, written to the disk over the cache, or erased.
+    cleaned_lines,
     /// Write I/Os of destages.
     destage_writes,
     /// Bytes of destages, including clean sectors written to complete stripes.

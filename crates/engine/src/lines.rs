@@ -204,6 +204,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         let line = self.index.get(slot);
         assert!(line.dirty == 0, "a dirty line is counted as clean: {line:?}");
         self.quota.count_cleaned();
+        self.volume.counters_mut().cleaned_lines += 1;
         self.volume.writeback_mut().remove(line.key, slot);
         self.integrity.free_parity(slot, self.index);
     }

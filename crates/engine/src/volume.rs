@@ -218,8 +218,8 @@ impl ShardVolume {
 
     /// A time, as given to [`crate::Shard::tick`], before which none of its dirty lines became
     /// dirty. `None` if there are none, or if there was no tick since.
-    pub const fn dirty_since_ms(&self) -> Option<u64> {
-        self.writeback.dirty().since_ms()
+    pub fn dirty_since_ms(&self) -> Option<u64> {
+        self.writeback.since_ms()
     }
 
     /// The lines with dirty sectors, in ascending order. Keys instead of slots, because a line may
@@ -232,6 +232,11 @@ impl ShardVolume {
     /// Lost sectors. Reads of them fail until they are rewritten or erased.
     pub const fn lost_sectors(&self) -> u64 {
         self.lost_sectors
+    }
+
+    /// Dirty lines whose last destage failed: at most 64.
+    pub fn refused_lines(&self) -> usize {
+        self.writeback.refused_lines()
     }
 
     /// Operations in flight.
@@ -276,6 +281,11 @@ impl ShardVolume {
     pub(crate) fn count_read_hit(&mut self, key: LineKey) {
         self.counters.read_hit_lines += 1;
         self.curve.record(key.hash());
+    }
+
+    /// Records that a line is read before a client needs it.
+    pub(crate) fn count_preload(&mut self, key: LineKey) {
+        self.curve.record_preload(key.hash());
     }
 
     /// Records the lines of a client's part as accessed.

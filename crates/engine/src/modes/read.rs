@@ -544,6 +544,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         let there = self.lines.index.get(line.slot);
         assert!(there.valid | there.dirty == 0, "a preload would overwrite {there:?}");
         self.lines.index.set_flags(line.slot, PRELOADED);
+        self.lines.volume.count_preload(key);
         Preload::Fill(line)
     }
 

@@ -183,6 +183,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
             self.lines.remove_dirty(line.slot);
         }
         self.record_attempt(line, op);
+        self.lines.volume.writeback_mut().record_result(line.key.line(), ok);
         self.clear_in_destage(line);
         self.lines.finish_ordered(line.key, line.slot, if ok { line.mask } else { 0 });
     }
@@ -211,6 +212,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
     /// Cleans the destaged sectors. Flushes that wait for the line still wait for its other dirty
     /// sectors.
     fn finish_destage_part(&mut self, line: &OpLine, ok: bool) {
+        self.lines.volume.writeback_mut().record_result(line.key.line(), ok);
         if ok && self.lines.index.clean(line.slot, line.mask) {
             self.lines.remove_dirty(line.slot);
         }

@@ -55,8 +55,16 @@ pub(crate) struct DirtyLines {
     stripes: Stripes,
     size_bytes: u64,
     sweep: Option<Sweep>,
-    /// No line has been dirty since before this time. `None` if no line was dirty at the last tick.
-    since_ms: Option<u64>,
+    /// `None` if no line was dirty at the last tick.
+    ages: Option<Ages>,
+}
+
+/// Times in milliseconds before which no line of a mark became dirty.
+#[derive(Clone, Copy, Debug)]
+struct Ages {
+    owed: u64,
+    old: u64,
+    young: u64,
 }
 
 const fn bit(line: u64) -> u16 {
@@ -74,7 +82,7 @@ impl DirtyLines {
             stripes: Stripes::NONE,
             size_bytes,
             sweep: None,
-            since_ms: None,
+            ages: None,
         }
     }
 
@@ -90,15 +98,16 @@ impl DirtyLines {
         self.chunks.get(&(line / CHUNK)).copied().unwrap_or_default()
     }
 
-    /// A time before which none of the lines became dirty, to a tick.
-    pub(crate) const fn since_ms(&self) -> Option<u64> {
-        self.since_ms
+    /// A time before which none of the lines became dirty, to a tick. Each pass by age brings it
+    /// forward, as soon as its lines are clean.
+    pub(crate) fn since_ms(&self) -> Option<u64> {
+        self.ages.map(|ages| if self.owed_lines > 0 { ages.owed.min(ages.old) } else { ages.old })
     }
 
     /// If lines are dirty and no time is known, sets `ms` as the time since when they are.
     pub(crate) fn record_time(&mut self, ms: u64) {
         if self.lines > 0 {
-            self.since_ms.get_or_insert(ms);
+            self.ages.get_or_insert(Ages { owed: ms, old: ms, young: ms });
         }
     }
 
@@ -173,7 +182,7 @@ impl DirtyLines {
         }
         self.lines -= 1;
         if self.lines == 0 {
-            self.since_ms = None;
+            self.ages = None;
         }
         self.break_whole(line);
     }
@@ -210,17 +219,30 @@ impl DirtyLines {
 
     /// Makes every line owed for which `is_lost` is false, and begins a sweep.
     pub(crate) fn owe_all(&mut self, is_lost: impl Fn(u64) -> bool) {
+        let oldest = self.since_ms();
         self.owed_lines = 0;
         for (&at, chunk) in &mut self.chunks {
             let lost = lines_of(at, chunk.dirty).filter(|&line| is_lost(line));
             chunk.owed = chunk.dirty & !lost.fold(0, |lost, line| lost | bit(line));
             self.owed_lines += chunk.owed.count_ones() as usize;
         }
+        if let Some((ages, oldest)) = self.ages.as_mut().zip(oldest) {
+            ages.owed = oldest;
+            if self.owed_lines < self.lines {
+                // Lost lines may have been owed until now.
+                ages.old = oldest;
+            }
+        }
         self.begin_sweep();
     }
 
     /// Makes old lines owed and all others old, and begins a sweep.
-    pub(crate) fn owe_old(&mut self) {
+    pub(crate) fn owe_old(&mut self, now_ms: u64) {
+        self.ages = self.ages.zip(self.since_ms()).map(|(ages, owed)| Ages {
+            owed,
+            old: ages.young,
+            young: now_ms,
+        });
         self.owed_lines = 0;
         for chunk in self.chunks.values_mut() {
             chunk.owed |= chunk.old;
@@ -230,8 +252,12 @@ impl DirtyLines {
         self.begin_sweep();
     }
 
-    /// Makes a line no longer owed.
-    pub(crate) fn clear_owed(&mut self, line: u64) {
+    /// Makes a line no longer owed. `has_failed` if the disk refused it.
+    pub(crate) fn clear_owed(&mut self, line: u64, has_failed: bool) {
+        let oldest = self.since_ms();
+        if let Some((ages, oldest)) = self.ages.as_mut().zip(oldest).filter(|_| has_failed) {
+            ages.old = oldest;
+        }
         if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)).filter(|_| self.owed_lines > 0) {
             self.owed_lines -= usize::from(chunk.owed & bit(line) != 0);
             chunk.owed &= !bit(line);
@@ -392,16 +418,19 @@ mod tests {
                 set.set_stripes(Stripes::new(stripe * LINE_BYTES, 0));
             }
             let mut oracle = Plain::new();
-            for (what, line) in steps {
+            let mut dirty_at: BTreeMap<u64, u64> = BTreeMap::new();
+            for (now_ms, (what, line)) in (0..).zip(steps) {
                 let there = oracle.get(&line).copied();
                 match (what, there) {
                     (0 | 1, None) => {
                         set.insert(line);
                         oracle.insert(line, [false; 3]);
+                        dirty_at.insert(line, now_ms);
                     }
                     (0, Some(_)) => {
                         set.remove(line);
                         oracle.remove(&line);
+                        dirty_at.remove(&line);
                     }
                     (2, Some([false, old, owed])) => {
                         set.mark_in_destage(line);
@@ -416,22 +445,28 @@ mod tests {
                         oracle.iter_mut().for_each(|(&at, marks)| marks[2] = at != line);
                     }
                     (5, _) => {
-                        set.owe_old();
+                        set.owe_old(now_ms);
                         for marks in oracle.values_mut() {
                             *marks = [marks[0], true, marks[2] || marks[1]];
                         }
                     }
                     (6, _) => {
-                        set.clear_owed(line);
+                        set.clear_owed(line, true);
                         oracle.entry(line).and_modify(|marks| marks[2] = false);
                     }
                     (7, Some([in_destage, _, owed])) => {
+                        // It is written again.
                         set.make_young(line);
                         oracle.insert(line, [in_destage, false, owed]);
+                        dirty_at.insert(line, now_ms);
                     }
                     _ => {}
                 }
+                set.record_time(now_ms);
                 set.self_check();
+                let oldest = dirty_at.values().min().copied();
+                prop_assert_eq!(set.since_ms().is_some(), oldest.is_some());
+                prop_assert!(set.since_ms() <= oldest, "{:?} {:?}", set.since_ms(), oldest);
                 prop_assert_eq!(set.contains(line), oracle.contains_key(&line));
                 prop_assert_eq!(set.is_owed(line), oracle.get(&line).is_some_and(|m| m[2]));
             }

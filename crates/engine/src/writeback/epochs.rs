@@ -29,6 +29,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Debug)]
 struct Epoch {
     number: u64,
+    /// See [`Epochs::open_since_ms`].
+    since_ms: Option<u64>,
     slots: BTreeMap<LineKey, Slot>,
 }
 
@@ -86,7 +88,8 @@ impl Epochs {
             due.keys().for_each(|key| self.open.remove(key.line()));
             let last = self.closed.back();
             assert!(last.is_none_or(|last| last.number < self.current), "epochs are out of order");
-            self.closed.push_back(Epoch { number: self.current, slots: due });
+            let (number, since_ms) = (self.current, self.open_since_ms);
+            self.closed.push_back(Epoch { number, since_ms, slots: due });
         }
         self.current = epoch;
         self.open_since_ms = None;
@@ -119,6 +122,12 @@ impl Epochs {
                 self.closed.remove(at);
             }
         }
+    }
+
+    /// When the oldest epoch with dirty lines had its first one, to a tick; `None` if that is
+    /// unknown.
+    pub(crate) fn since_ms(&self) -> Option<u64> {
+        self.closed.front().map_or(self.open_since_ms, |epoch| epoch.since_ms)
     }
 
     /// The number of frozen slots.

@@ -41,6 +41,7 @@ use flush::Flushes;
 use forebay_types::{IoError, Mode, Stripes, VolumeId};
 use quota::Quota;
 use scheduler::{Inputs, Scheduler};
+use std::collections::BTreeSet;
 
 /// The dirty lines of a volume in one shard, and the state of their destages.
 #[derive(Debug)]
@@ -52,7 +53,13 @@ pub(crate) struct Writeback {
     scheduler: Scheduler,
     /// Set if the volume is ordered.
     epochs: Option<Epochs>,
+    /// Dirty lines whose last destage failed, as far as there is room for them here. The others are
+    /// retried as well, and enter when there is room.
+    refused: BTreeSet<u64>,
 }
+
+/// Lines in [`Writeback::refused`].
+const REFUSED_MAX: usize = 64;
 
 impl Writeback {
     pub(crate) fn new(size_bytes: u64) -> Self {
@@ -62,11 +69,32 @@ impl Writeback {
             flushes: Flushes::default(),
             scheduler: Scheduler::new(),
             epochs: None,
+            refused: BTreeSet::new(),
+        }
+    }
+
+    /// Dirty lines whose last destage failed, at most [`REFUSED_MAX`].
+    pub(crate) fn refused_lines(&self) -> usize {
+        self.refused.len()
+    }
+
+    /// Records whether the disk has taken a line that is dirty, or was.
+    pub(crate) fn record_result(&mut self, line: u64, ok: bool) {
+        if ok {
+            self.refused.remove(&line);
+        } else if self.refused.len() < REFUSED_MAX && self.dirty.contains(line) {
+            self.refused.insert(line);
         }
     }
 
     pub(crate) const fn dirty(&self) -> &DirtyLines {
         &self.dirty
+    }
+
+    /// A time before which none of the dirty lines became dirty, to a tick.
+    pub(crate) fn since_ms(&self) -> Option<u64> {
+        let ordered = self.epochs.as_ref().and_then(Epochs::since_ms);
+        self.dirty.since_ms().map(|since_ms| ordered.unwrap_or(since_ms))
     }
 
     pub(crate) const fn scheduler(&self) -> &Scheduler {
@@ -111,6 +139,7 @@ impl Writeback {
     /// Removes a line that has become clean. Nothing waits for it any longer.
     pub(crate) fn remove(&mut self, key: LineKey, slot: Slot) {
         self.dirty.remove(key.line());
+        self.refused.remove(&key.line());
         if let Some(epochs) = &mut self.epochs {
             epochs.remove(key, slot);
             epochs.record_attempt(slot, None);
@@ -136,7 +165,7 @@ impl Writeback {
 
     /// Makes flushes no longer wait for a line. For a planted bug only.
     pub(crate) fn clear_owed(&mut self, line: u64) {
-        self.dirty.clear_owed(line);
+        self.dirty.clear_owed(line, false);
     }
 
     pub(crate) fn record_attempt(&mut self, key: LineKey, slot: Slot, error: Option<IoError>) {
@@ -144,7 +173,7 @@ impl Writeback {
             return epochs.record_attempt(slot, error);
         }
         if self.dirty.is_owed(key.line()) {
-            self.dirty.clear_owed(key.line());
+            self.dirty.clear_owed(key.line(), error.is_some());
             error.into_iter().for_each(|error| self.flushes.fail(error));
         }
     }
@@ -172,7 +201,7 @@ impl Writeback {
         if self.dirty.is_owed(key.line()) {
             self.flushes.fail(IoError::Io);
             if gives_up {
-                self.dirty.clear_owed(key.line());
+                self.dirty.clear_owed(key.line(), true);
             }
         }
     }
@@ -242,7 +271,7 @@ impl Writeback {
                 self.owe_all(volume, has_lost, index);
             } else if may_age && self.scheduler.is_aging_due(inputs.now_ms) {
                 self.demand = self.demand.wrapping_add(1);
-                self.dirty.owe_old();
+                self.dirty.owe_old(inputs.now_ms);
                 return true;
             }
         }
@@ -293,6 +322,8 @@ impl Writeback {
     /// Panics if the components are inconsistent.
     pub(crate) fn self_check<M: LineTable>(&self, index: &Slots<M>) {
         self.dirty.self_check();
+        let is_dirty = |&line: &u64| self.dirty.contains(line);
+        assert!(self.refused.iter().all(is_dirty), "a clean line counts as refused");
         if let Some(epochs) = &self.epochs {
             epochs.self_check(&self.dirty, index);
             assert!(!self.flushes.is_running(), "an ordered volume has no flushes");

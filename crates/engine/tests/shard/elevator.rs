@@ -281,3 +281,22 @@ fn dirty_data_is_no_older_than_the_last_moment_without_any() {
     rig.tick(3100);
     assert_eq!(since(&rig), Some(2100));
 }
+
+#[test]
+fn the_age_of_dirty_data_is_bounded_while_a_volume_is_written_steadily() {
+    let mut rig = Rig::with(2048, 4096, Mode::WriteBack, ShardConfig::for_slots(2048));
+    let age_ms = ShardConfig::DIRTY_AGE_MS;
+    for step in 0..2_000 {
+        let now_ms = 1_000 + step * 50;
+        dirty(&mut rig, [step * 8 % 4096]);
+        rig.tick(now_ms);
+        // The disk takes what it gets.
+        rig.complete_all();
+        let volume = rig.shard.volume(VOLUME);
+        let since_ms = volume.dirty_since_ms().expect("there is dirty data");
+        assert!(volume.dirty_lines() > 0 && since_ms + 3 * age_ms >= now_ms, "{since_ms} {now_ms}");
+    }
+    let counters = rig.shard.volume(VOLUME).counters();
+    let mean_ms = counters.dirty_line_ms / counters.cleaned_lines;
+    assert!((age_ms..2 * age_ms).contains(&mean_ms), "{mean_ms}");
+}

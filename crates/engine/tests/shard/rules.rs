@@ -298,6 +298,27 @@ fn a_failed_destage_keeps_its_data_and_fails_the_flush() {
     assert_eq!(rig.disk[..8], [1; 8]);
 }
 
+#[test]
+fn a_disk_that_has_taken_all_it_refused_refuses_nothing() {
+    let mut rig = Rig::new(16, 16, Mode::WriteBack);
+    let refused = |rig: &Rig| rig.shard.volume(VOLUME).refused_lines();
+    // Two lines apart, so that each has its own destage.
+    rig.write(1, 0, LINE, 1);
+    rig.write(2, 8 * LINE, LINE, 1);
+    assert_eq!((rig.flush(3), rig.ios.len(), refused(&rig)), (None, 2, 0));
+    rig.complete(0, Err(IoError::Io));
+    assert_eq!(refused(&rig), 1);
+    // The other line is written, and this one is still refused.
+    rig.complete_all();
+    assert_eq!((refused(&rig), rig.shard.volume(VOLUME).dirty_lines()), (1, 1));
+    // A new write to it does not change that, only one that the disk takes does.
+    rig.write(4, 0, LINE, 2);
+    assert_eq!(refused(&rig), 1);
+    assert_eq!(rig.flush_to_end(5), Ok(()));
+    assert_eq!((refused(&rig), rig.shard.volume(VOLUME).dirty_lines()), (0, 0));
+    assert_eq!(rig.shard.volume(VOLUME).counters().destage_errors, 1);
+}
+
 /// A write through the cache first destages the dirty sectors under it, together with adjacent
 /// ones. A bad sector among the adjacent ones must not fail the write.
 #[test]

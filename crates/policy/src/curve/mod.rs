@@ -164,6 +164,18 @@ impl CurveEstimator {
         }
     }
 
+    /// Records that a line came into the cache before any access to it: a warm-up or a forecast
+    /// reads it. That is no access, but the first one finds the line there, and counts as one to a
+    /// line that was last accessed now.
+    pub fn record_preload(&mut self, hash: u64) {
+        let fingerprint = (hash >> 32) as u32;
+        let is_known =
+            || self.counts.as_ref().is_some_and(|counts| counts.sampled.contains(fingerprint));
+        if u64::from(fingerprint) < self.threshold && !is_known() {
+            self.place(fingerprint);
+        }
+    }
+
     /// Multiplies all counts by `keep`, so that later accesses weigh more.
     ///
     /// # Panics
@@ -226,20 +238,28 @@ impl CurveEstimator {
         size_of::<Self>() + size_of::<Counts>() + classes_bytes
     }
 
-    #[inline(never)]
-    fn record_sampled(&mut self, fingerprint: u32) {
+    /// Makes a sampled line the last accessed one. Returns its distance before; the outer `None` if
+    /// it is sampled no longer.
+    fn place(&mut self, fingerprint: u32) -> Option<Option<usize>> {
         let config = self.config;
         let counts = self.counts.get_or_insert_with(|| Box::new(Counts::new(config)));
         if counts.sampled.is_full() {
             self.threshold = counts.make_space(self.capacity_max, self.threshold, config);
             if u64::from(fingerprint) >= self.threshold {
-                return;
+                return None;
             }
         }
-        let class = counts.sampled.access(fingerprint).map(|distance| {
+        Some(counts.sampled.access(fingerprint))
+    }
+
+    #[inline(never)]
+    fn record_sampled(&mut self, fingerprint: u32) {
+        let Some(distance) = self.place(fingerprint) else { return };
+        let class = distance.map(|distance| {
             // Unbiased: of `d` other lines, `d` times the rate are sampled on average.
             classes::class_of(((distance as u64) << 32) / self.threshold)
         });
+        let Some(counts) = &mut self.counts else { return };
         while !counts.add(class) {
             // With all counts, the weight of new accesses is halved. Once it is one, after 2^32
             // accesses at one distance without a decay, only earlier accesses lose weight.

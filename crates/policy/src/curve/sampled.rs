@@ -100,6 +100,11 @@ impl SampledLines {
         Some(distance)
     }
 
+    /// Whether a line is there.
+    pub(super) fn contains(&self, line: u32) -> bool {
+        self.capacity() > 0 && self.table[self.entry_of(line)] != NONE
+    }
+
     /// Keeps the lines for which `keep` is true, and frees all other positions. `keep` is called in
     /// the order of the last accesses, oldest first.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(u32) -> bool) {

@@ -303,3 +303,20 @@ fn an_overflow_halves_all_counts_and_keeps_the_curve() {
     assert_eq!(estimator.counts.as_ref().unwrap().beyond, u32::MAX / 2 + 1);
     assert_eq!(estimator.accesses, 25_000);
 }
+
+#[test]
+fn accesses_to_what_a_warm_up_has_read_are_no_misses() {
+    let mut estimator = estimator(1 << 20, 1.0, PLENTY);
+    (0..1_000).for_each(|line| estimator.record_preload(key(line)));
+    // Known lines stay where they are.
+    (0..1_000).for_each(|line| estimator.record_preload(key(line)));
+    record(&mut estimator, &(0..1_000).collect::<Vec<_>>());
+    let curve = estimator.curve().unwrap();
+    assert_eq!(curve.accesses(), 1_000.0);
+    let miss_ratio = |lines: u64| curve.miss_ratio(lines * LINE_BYTES).unwrap();
+    assert!(miss_ratio(1_024) < 0.01 && miss_ratio(900) > 0.99, "{curve:?}");
+    // What it has not read is missed at every size.
+    record(&mut estimator, &(5_000..6_000).collect::<Vec<_>>());
+    let miss_ratio = estimator.curve().unwrap().miss_ratio(1 << 30).unwrap();
+    assert!((miss_ratio - 0.5).abs() < 0.01, "{miss_ratio}");
+}
