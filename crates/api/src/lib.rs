@@ -64,13 +64,13 @@ pub use power::{PowerStatus, UpsStatus};
 pub use request::{AddVolume, Done, Event, PinRequest, Progress, Running, ServerSettings};
 pub use saved::SavedStatus;
 pub use settings::VolumeSettings;
-pub use slow::{SlowRequest, SlowRequests, SlowWait};
+pub use slow::{SlowRequest, SlowRequests, SlowWait, WaitingRequest};
 pub use statistics::{
     BackendIos, Counters, DiskUse, IoPattern, Latencies, LatencyBucket, LatencyHistogram,
     LatencySummary, PeriodStatistics, Periods, SizeClass, Statistics, StatisticsOfVolume,
 };
 pub use status::{
-    LogStatus, Memory, MemorySizing, MemoryState, Mode, Status, VolumeList, VolumeState,
+    DiskStall, LogStatus, Memory, MemorySizing, MemoryState, Mode, Status, VolumeList, VolumeState,
     VolumeStatus,
 };
 pub use trace::{TRACE_BYTES_MIN, TRACE_SECONDS_MAX, TraceEnd, TraceRequest, TraceSummary};

@@ -10,6 +10,32 @@ pub struct SlowRequests {
     pub total: u64,
     /// The last of them, at most 64 of each volume, oldest first.
     pub requests: Vec<SlowRequest>,
+    /// Requests that have waited for as long as makes a request slow, or for seconds, and are not
+    /// answered yet.
+    #[serde(default)]
+    pub waiting_total: u64,
+    /// Those of them that have waited longest, at most 64, the oldest first.
+    #[serde(default)]
+    pub waiting: Vec<WaitingRequest>,
+}
+
+/// A request that is not answered yet.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct WaitingRequest {
+    /// The volume.
+    pub volume: String,
+    /// `read`, `write`, `flush`, `trim`, `zero` or `prefetch`.
+    pub operation: String,
+    /// Whether it must be on stable storage before it is answered (FUA).
+    pub fua: bool,
+    /// The first byte; none for a flush.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// Bytes; none for a flush.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length: Option<u64>,
+    /// The time since its arrival, in microseconds.
+    pub waited_us: u64,
 }
 
 /// A slow request, or several that were slow only because a turn of their worker took long: the

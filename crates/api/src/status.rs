@@ -197,6 +197,8 @@ pub enum VolumeState {
     Flushing,
     /// It is served with errors; see the reason.
     Failing,
+    /// Its disk has not answered an I/O for seconds; see `stall`.
+    Stalled,
 }
 
 impl fmt::Display for VolumeState {
@@ -205,8 +207,28 @@ impl fmt::Display for VolumeState {
             Self::Serving => "serving",
             Self::Flushing => "flushing",
             Self::Failing => "failing",
+            Self::Stalled => "stalled",
         })
     }
+}
+
+/// A disk that does not answer: its oldest I/O in flight.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct DiskStall {
+    /// `read`, `write`, `flush`, `trim` or `zero`.
+    pub operation: String,
+    /// Why it was issued: `demand`, `destage-urgent`, `destage`, `prefetch`, `preload` or `pin`.
+    pub cause: String,
+    /// The first byte; none for a flush.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// Bytes; none for a flush.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<u64>,
+    /// How long the disk has not answered it, in milliseconds.
+    pub waited_ms: u64,
+    /// The I/Os that have waited for seconds, this one included.
+    pub ios: u64,
 }
 
 /// One volume.
@@ -286,9 +308,13 @@ pub struct VolumeStatus {
     pub settings: VolumeSettings,
     /// Its state.
     pub state: VolumeState,
-    /// Why it is failing, in one line.
+    /// Why it is failing or stalled, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_reason: Option<String>,
+    /// The I/O that its disk has not answered for longest; null while it answers all within
+    /// seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<DiskStall>,
     /// Bytes in memory.
     pub cached_bytes: u64,
     /// Dirty bytes among them.

@@ -28,10 +28,11 @@ pub struct WriteBackFigures {
     pub normal: u64,
     /// Parts of writes that were throttled at the dirty limit.
     pub waits: u64,
-    /// How long destaged data had been dirty on average, in milliseconds.
+    /// How long data was dirty on average, or has been if it still is, in milliseconds.
     pub mean_dirty_ms: u64,
     /// No dirty data is older than this, in milliseconds, to about a second: the time since the
-    /// last moment without dirty data, or since the start of the server.
+    /// last moment without dirty data, since the pass by age before the last one, or since the
+    /// start of the server.
     pub dirty_for_ms: u64,
     /// Failed destages; their data is retried.
     pub errors: u64,

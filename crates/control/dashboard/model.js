@@ -53,6 +53,8 @@ const ratio = (part, whole, scale = 1) => whole > 0 ? scale * part / whole : nul
 function rates(part, seconds) {
   const mean = (name) => ratio(part[`${name}_us`], part[`${name}_count`]);
   const requests = part.reads + part.writes;
+  const readUs = ratio(part.read_hit_us + part.read_miss_us,
+    part.read_hit_count + part.read_miss_count);
   return {
     reads: part.reads / seconds,
     writes: part.writes / seconds,
@@ -67,6 +69,7 @@ function rates(part, seconds) {
     diskWrites: part.backend_writes / seconds,
     diskReadBytes: part.backend_read_bytes / seconds,
     diskWriteBytes: part.backend_write_bytes / seconds,
+    readUs,
     readHitUs: mean("read_hit"),
     readMissUs: mean("read_miss"),
     writeMemoryUs: mean("write_memory"),
@@ -282,6 +285,7 @@ export function totals(volumes) {
     hit: ratio(sum.read_hits + sum.deferred_writes, requests, 100),
     saved: sum.saved_ios,
     savedPercent: ratio(sum.saved_ios, clientIos, 100),
+    readUs: ratio(sum.read_hit_us + sum.read_miss_us, sum.read_hit_count + sum.read_miss_count),
     readHitUs: mean("read_hit"), readMissUs: mean("read_miss"),
     writeMemoryUs: mean("write_memory"), writeDiskUs: mean("write_disk"),
   };
@@ -304,11 +308,11 @@ export function problems(status) {
   const warn = (text, volume, remedy) => found.push({ level: "warn", text, volume, remedy });
   for (const volume of status.volumes) {
     const { name, counters, pins, damage } = volume;
-    if (volume.state === "failing") {
+    if (volume.state === "failing" || volume.state === "stalled") {
       // A reason with a command in it says what to do.
       const remedy = volume.state_reason?.includes("`") ? null
         : "See the server's log for the disk's error, and repair the disk.";
-      bad(`${name}: ${volume.state_reason ?? "failing"}`, name, remedy);
+      bad(`${name}: ${volume.state_reason ?? volume.state}`, name, remedy);
     }
     if (volume.state === "flushing") warn(`${name} is being flushed or restored`, name);
     if (volume.effective_mode !== volume.mode) {

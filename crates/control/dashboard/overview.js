@@ -48,8 +48,9 @@ export class Tiles {
       `reads ${rate(minute?.reads ?? null)}, writes ${rate(minute?.writes ?? null)}`);
     const fast = minute?.readHitUs ?? sum.readHitUs;
     const slow = minute?.readMissUs ?? sum.readMissUs;
-    set(this.latency, latency(fast), slow === null ? "from memory; no read needed the disk"
-      : `from memory; ${latency(slow)} with the disk${
+    const all = minute?.readUs ?? sum.readUs;
+    set(this.latency, latency(all), slow === null ? "on average; no read needed the disk"
+      : `on average: ${latency(fast)} from memory, ${latency(slow)} with the disk${
         fast ? `, ${factor(slow / fast)} as long` : ""}`);
     set(this.saved, count(sum.saved), `${percent(sum.savedPercent)} of ${
       count(sum.clientIos)} I/Os of clients since the start`);

@@ -406,7 +406,8 @@ impl Manager for FakeManager {
             .map(|volume| SlowRequest { volume: volume.name.clone(), ..SlowRequest::default() })
             .collect();
         let is_known = name.is_none() || !requests.is_empty();
-        is_known.then_some(SlowRequests { total: requests.len() as u64, requests })
+        let total = requests.len() as u64;
+        is_known.then_some(SlowRequests { total, requests, ..SlowRequests::default() })
     }
 
     /// Sends one request for each volume. If the sink refuses one, the recording ends for its size.

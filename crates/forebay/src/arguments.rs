@@ -51,6 +51,10 @@ pub(crate) struct StatusArguments {
     /// Show everything: the server and each volume in depth
     #[arg(long, conflicts_with = "name")]
     pub(crate) all: bool,
+    /// Exit with 3 if something does not work as configured, with 4 if requests fail or wait for
+    /// a disk, or data is at risk
+    #[arg(long, conflicts_with = "watch")]
+    pub(crate) check: bool,
     /// Refresh every SECONDS until interrupted, with the rates of that interval [default: 2]
     #[arg(
         long,

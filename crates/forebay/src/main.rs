@@ -41,7 +41,10 @@ fn main() -> ExitCode {
             logging::flush();
             return code;
         }
-        Command::Status(arguments) => client::status::status(&arguments),
+        Command::Status(arguments) => {
+            return client::status::status(&arguments)
+                .unwrap_or_else(|error| report::failure(&error));
+        }
         Command::Top(arguments) => client::top::top(&arguments),
         Command::Stats { name, show } => client::stats(name.as_deref(), &show),
         Command::Analyze(command) => client::analyze::analyze(command),

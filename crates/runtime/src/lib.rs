@@ -8,6 +8,7 @@
 mod background;
 mod clients;
 mod descriptors;
+mod disks;
 mod error;
 mod gather;
 mod govern;
@@ -35,6 +36,7 @@ mod write_share;
 
 pub use background::BackgroundShares;
 pub use descriptors::Descriptors;
+pub use disks::DiskStall;
 pub use error::{StartError, VolumeError, remedy_for_save};
 pub use forebay_backend::Saved;
 pub use forebay_engine::{IoCause, Uncached};
@@ -68,11 +70,14 @@ pub use protect::vault::{
 };
 pub use recording::{RecordError, Recorded, Recording, Served};
 pub use resize::ResizeError;
-pub use runtime::{Engine, Runtime, RuntimeConfig, set_hold_out};
+pub use runtime::{Engine, Runtime, RuntimeConfig, conditions, set_hold_out};
 pub use service::{
-    CalibrateError, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeSettings, VolumeStatus,
+    CalibrateError, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeCondition,
+    VolumeSettings, VolumeStatus,
 };
-pub use slow::{SlowLog, SlowRequest, SlowUnlogged, SlowWait, VolumeSlow};
+pub use slow::{
+    SlowLog, SlowRequest, SlowUnlogged, SlowWait, VolumeSlow, WaitingRequest, WaitingRequests,
+};
 pub use stats::{
     ArmTimes, DiskUse, InternalIos, Latencies, LatencyClass, LatencyHistogram, NamedStatistics,
     RequestCounters, ResponseTimes, VolumeStatistics, size_class_bytes,

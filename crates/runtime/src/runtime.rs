@@ -17,7 +17,9 @@ use crate::protect::power::UpsVolumes;
 use crate::protect::vault::{Vault, VaultError, VaultRecord, VaultSettings, vault_bytes_for};
 use crate::recording::{RecordError, Recording};
 use crate::resize::{self, ResizeError, Resizer};
-use crate::service::{Curves, RuntimeStatus, VolumeChange, VolumeService, VolumeSettings};
+use crate::service::{
+    Curves, RuntimeStatus, VolumeChange, VolumeCondition, VolumeService, VolumeSettings,
+};
 use crate::shared::{Message, Shared};
 use crate::slow::SlowLog;
 use crate::stats::NamedStatistics;
@@ -75,6 +77,11 @@ pub struct Runtime {
     resizer: Resizer,
     plan: MemoryPlan,
     volumes: VolumeService,
+}
+
+/// Whether the volumes are served without errors. No disk and no worker can delay the answer.
+pub fn conditions(runtime: &Runtime) -> Vec<VolumeCondition> {
+    runtime.volumes.conditions()
 }
 
 /// Sets which regions of a volume are served as if there were no cache, from the next request on.

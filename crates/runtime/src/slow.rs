@@ -121,6 +121,53 @@ impl SlowRequest {
     }
 }
 
+/// A request that has waited long and is not answered yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingRequest {
+    /// The volume.
+    pub volume: String,
+    /// `read`, `write`, `flush`, `trim` or `zero`.
+    pub operation: &'static str,
+    /// Whether it must be on stable storage (FUA) before it is answered.
+    pub is_fua: bool,
+    /// The range; `None` for a flush.
+    pub range: Option<ByteRange>,
+    /// The time since its arrival.
+    pub waited: Duration,
+}
+
+impl WaitingRequest {
+    pub(crate) fn new(
+        volume: &str,
+        (kind, range): (RequestKind, ByteRange),
+        waited: Duration,
+    ) -> Self {
+        let (operation, is_fua) = operation(kind);
+        let range = (range.len > 0).then_some(range);
+        Self { volume: volume.to_owned(), operation, is_fua, range, waited }
+    }
+}
+
+/// The requests that have waited long and are not answered yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitingRequests {
+    /// Their number.
+    pub total: u64,
+    /// Those that have waited longest, at most 64, the oldest first.
+    pub oldest: Vec<WaitingRequest>,
+}
+
+impl WaitingRequests {
+    pub(crate) fn plus(mut self, more: impl IntoIterator<Item = WaitingRequest>) -> Self {
+        let before = self.oldest.len();
+        self.oldest.extend(more);
+        self.total += (self.oldest.len() - before) as u64;
+        self.oldest.sort_by_key(|request| std::cmp::Reverse(request.waited));
+        self.oldest.truncate(KEPT_MAX);
+        self
+    }
+}
+
 /// The name of a request of a client, and whether it has FUA.
 const fn operation(kind: RequestKind) -> (&'static str, bool) {
     match kind {
@@ -250,6 +297,22 @@ impl SlowLog<'_> {
     pub fn volumes(&self) -> Vec<VolumeSlow> {
         let volumes = self.0.volumes.all();
         volumes.iter().map(|volume| last(&volume.name, &volume.slow)).collect()
+    }
+
+    /// The requests of one volume, or of all, that have waited for as long as makes a request slow
+    /// and are not answered yet. Those of a worker that does not answer within a second are
+    /// missing.
+    pub fn waiting(&self, name: Option<&str>) -> WaitingRequests {
+        let (now, limit) = (Instant::now(), self.0.timeouts.stall);
+        let name = name.map(str::to_owned);
+        let parts = self.0.run_on_each_within(Duration::from_secs(1), move |tasks| {
+            tasks.waiting(name.as_deref(), now, limit)
+        });
+        parts.into_iter().fold(WaitingRequests::default(), |all, part| {
+            let unlisted = part.total - part.oldest.len() as u64;
+            let all = all.plus(part.oldest);
+            WaitingRequests { total: all.total + unlisted, ..all }
+        })
     }
 
     /// Takes what is to be logged at `now`: at most one line in ten seconds for each volume.

@@ -17,6 +17,8 @@ pub struct Timeouts {
     pub fetch: Duration,
     /// How long an operation waits for a disk that completes no I/O.
     pub disk: Duration,
+    /// How long a disk may leave an I/O unanswered before its volume counts as stalled.
+    pub stall: Duration,
     /// For clients to fetch their last replies when the server stops or their volume is removed.
     pub farewell: Duration,
     /// The age at which a dirty line is destaged in any case. The actual age is between one and two
@@ -36,6 +38,7 @@ impl Default for Timeouts {
             payload_pause: Duration::from_secs(30),
             fetch: Duration::from_secs(60),
             disk: Duration::from_secs(30),
+            stall: Duration::from_secs(5),
             farewell: Duration::from_secs(5),
             dirty_age: Duration::from_millis(ShardConfig::DIRTY_AGE_MS),
             warm_lists: Duration::from_secs(300),

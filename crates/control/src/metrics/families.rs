@@ -100,7 +100,7 @@ const FIGURES: &[Figure] = &[
     (Gauge, "volume_dirty_bytes", "Data that is not on the disk.", |v| v.dirty_bytes as f64),
     (Gauge, "volume_frozen", "Whether nothing is admitted into memory.",
         |v| f64::from(u8::from(v.frozen))),
-    (Gauge, "volume_mean_dirty_seconds", "How long destaged data had been dirty on average.",
+    (Gauge, "volume_mean_dirty_seconds", "How long data was dirty on average, or has been.",
         |v| v.write_back.mean_dirty_ms as f64 / 1e3),
     (Gauge, "volume_dirty_for_seconds", "No dirty data is older than this.",
         |v| v.write_back.dirty_for_ms as f64 / 1e3),
@@ -125,6 +125,9 @@ const FIGURES: &[Figure] = &[
         |v| v.counters.backend_errors as f64),
     (Gauge, "volume_disk_in_flight", "I/Os of the disk in flight.",
         |v| v.disk.in_flight as f64),
+    (Gauge, "volume_disk_unanswered_seconds",
+        "How long the disk has not answered an I/O; 0 while it answers all within seconds.",
+        |v| v.stall.as_ref().map_or(0.0, |stall| stall.waited_ms as f64 / 1e3)),
     (Counter, "volume_disk_busy_seconds_total", "Time in which the disk had I/Os in flight.",
         |v| v.disk.busy_seconds),
     (Counter, "volume_disk_wait_seconds_total", "Sum of the latencies of the disk's I/Os.",
@@ -206,7 +209,7 @@ fn volume_states(text: &mut Text, volumes: &[VolumeStatus]) {
     let mut family = text.family(Gauge, "volume_state", "1 for the state of the volume.");
     for volume in volumes {
         let now = volume.state.to_string();
-        let all = ["serving", "flushing", "failing"];
+        let all = ["serving", "flushing", "failing", "stalled"];
         family.states(&[("volume", &volume.name)], "state", &now, &all);
     }
     let mut family = text.family(Gauge, "volume_effective_mode", "1 for the mode that applies.");

@@ -4,7 +4,7 @@ use super::connect;
 use super::units::{bytes, count, micros};
 use crate::arguments::ShowArguments;
 use crate::report::print;
-use forebay_api::{SlowRequest, SlowRequests, SlowWait};
+use forebay_api::{SlowRequest, SlowRequests, SlowWait, WaitingRequest};
 use serde_json::to_string_pretty;
 
 /// `forebay slow`: the last `last` slow requests.
@@ -18,12 +18,29 @@ pub(crate) fn slow(name: Option<&str>, last: usize, show: &ShowArguments) -> any
 }
 
 fn text(slow: &SlowRequests) -> String {
-    if slow.total == 0 {
+    if slow.total == 0 && slow.waiting_total == 0 {
         return "no slow requests\n".to_owned();
     }
+    let waiting = slow.waiting.iter().map(waiting).collect::<String>();
+    let unlisted = slow.waiting_total.saturating_sub(slow.waiting.len() as u64);
+    let more = match unlisted {
+        0 => String::new(),
+        more => format!("and {} more wait\n", count(more)),
+    };
     let shown: u64 = slow.requests.iter().map(|request| request.requests).sum();
     let requests = slow.requests.iter().map(entry).collect::<String>();
-    format!("{requests}{} of {} slow requests since the start\n", count(shown), count(slow.total))
+    let (shown, total) = (count(shown), count(slow.total));
+    format!("{requests}{waiting}{more}{shown} of {total} slow requests since the start\n")
+}
+
+/// A request that is not answered yet, in one line.
+fn waiting(waiting: &WaitingRequest) -> String {
+    let WaitingRequest { volume, operation, fua, offset, length, waited_us } = waiting;
+    let fua = if *fua { " (FUA)" } else { "" };
+    let range = offset.zip(*length);
+    let range = range.map(|(offset, length)| format!(" of {} at {offset}", bytes(length)));
+    let range = range.unwrap_or_default();
+    format!("not answered: {volume}: {operation}{fua}{range} waits for {}\n", micros(*waited_us))
 }
 
 /// A request in two lines.
@@ -92,7 +109,20 @@ mod tests {
             errors: 0,
             ..read.clone()
         };
-        let slow = SlowRequests { total: 70, requests: vec![read, write, turn] };
+        let wait = |operation: &str, length, waited_us| WaitingRequest {
+            volume: "db".into(),
+            operation: operation.into(),
+            offset: length,
+            length,
+            waited_us,
+            ..WaitingRequest::default()
+        };
+        let slow = SlowRequests {
+            total: 70,
+            requests: vec![read, write, turn],
+            waiting_total: 5,
+            waiting: vec![wait("read", Some(4096), 45_000_000), wait("flush", None, 1_500_000)],
+        };
         assert_eq!(
             text(&slow),
             "2026-02-28T13:05:09Z db: read of 8.0 KiB at 1073741824 took 1.2 s, served: miss\n    \
@@ -102,6 +132,9 @@ mod tests {
              write 40 ms, then disk 1.2 s (2 times, longest 900 ms); 1 I/O\n\
              2026-02-28T13:05:09Z db: 64 requests (read) took 1.2 s\n    \
              worker 1.2 s\n\
+             not answered: db: read of 4.0 KiB at 4096 waits for 45 s\n\
+             not answered: db: flush waits for 1.5 s\n\
+             and 3 more wait\n\
              66 of 70 slow requests since the start\n"
         );
         assert_eq!(text(&SlowRequests::default()), "no slow requests\n");

@@ -7,6 +7,7 @@ mod calibrations;
 mod changes;
 mod check;
 mod claims;
+mod condition;
 mod control;
 mod dashboard;
 mod division;
@@ -159,12 +160,14 @@ fn start_watchers(daemon: &Arc<Daemon>) -> anyhow::Result<impl Sized> {
         .context("cannot start the thread that sizes the cache")?;
     let background = background::start(Arc::clone(daemon))
         .context("cannot start the thread that watches for other programs that wait")?;
+    let condition = condition::start(Arc::clone(daemon))
+        .context("cannot start the thread that watches the disks")?;
     let slow = slow::start(Arc::clone(daemon))
         .context("cannot start the thread that logs slow requests")?;
     let kept = daemon
         .start_keeping()
         .context("cannot start the threads that keep statistics and save volumes in memory")?;
-    Ok((outlook, sizer, background, slow, kept))
+    Ok((outlook, sizer, background, condition, slow, kept))
 }
 
 /// Logs how many clients the remaining file descriptors allow. Called once everything else is open.

@@ -1,12 +1,13 @@
 //! Converts the runtime's figures to the types of the control API.
 
+use super::condition;
 use super::statistics::{counters, disk_use, latencies};
 use crate::report::sentence_of;
 use forebay_api::{
     CacheRatio, CurvePoint, CurveStatus, Damage, ForecastScore, ForecastStatus, GatherSource,
     GatherStatus, GovernorStatus, LearnState, LearnStatus, Memory, MemoryOutlook as OutlookStatus,
-    MemorySizing, PatrolStatus, PinState, PinStatus, PowerStatus, SavedStatus, VolumeState,
-    VolumeStatus, WarmUpState, WarmUpStatus, WriteBackFigures,
+    MemorySizing, PatrolStatus, PinState, PinStatus, PowerStatus, SavedStatus, VolumeStatus,
+    WarmUpState, WarmUpStatus, WriteBackFigures,
 };
 use forebay_config::VolumeSpec;
 use forebay_runtime::{
@@ -78,13 +79,9 @@ pub(super) fn volume(
 ) -> VolumeStatus {
     let (effective_mode, effective_mode_reason) =
         effective_mode(figures, memory, power, spec.unsafe_supply);
-    let failing = state_reason(figures);
+    let condition = figures.condition();
+    let (state, state_reason) = condition::state_of(&condition);
     let geometry = spec.geometry.resolve(&figures.backing.geometry, stripe_bytes_max);
-    let state = match (figures.is_closed && !figures.half_added, failing.is_some()) {
-        (true, _) => VolumeState::Flushing,
-        (false, true) => VolumeState::Failing,
-        (false, false) => VolumeState::Serving,
-    };
     let statistics = figures.statistics();
     VolumeStatus {
         size_bytes: figures.backing.size_bytes,
@@ -99,7 +96,8 @@ pub(super) fn volume(
         write_back: write_back(spec, figures),
         gather: gather(figures),
         state,
-        state_reason: failing,
+        state_reason,
+        stall: condition.stall.as_ref().map(condition::stall),
         cached_bytes: figures.cached_bytes,
         dirty_bytes: figures.dirty_bytes,
         damage: damage(figures),
@@ -294,39 +292,10 @@ fn unsafe_reason(power: &PowerStatus, choice: UnsafeUps) -> String {
     format!("{}; {source}", power.reason)
 }
 
-/// Why the volume is failing: an incomplete addition, or a fault of its backing store or of memory.
-fn state_reason(figures: &Figures) -> Option<String> {
-    if figures.half_added {
-        let name = &figures.name;
-        return Some(format!(
-            "it is not served: its addition failed, and could not be undone because of its disk. \
-             Run `forebay volume remove {name}` when the disk works again, and add it again"
-        ));
-    }
-    if let Some(error) = figures.flush_failure {
-        let name = &figures.name;
-        return Some(format!(
-            "a flush of the backing store failed ({error}): data written before it may be lost. \
-             FLUSH and FUA fail until the disk has been checked and `forebay volume trust {name}` \
-             is run"
-        ));
-    }
-    if let Some(displaced) = figures.displaced {
-        return Some(format!(
-            "{}: {displaced}. The volume is served from the open file, which the next start will \
-             not find: copy it elsewhere, or move it back",
-            figures.backing.name
-        ));
-    }
-    if figures.lost_sectors > 0 {
-        let (name, bytes) = (&figures.name, figures.lost_sectors * SECTOR_BYTES);
-        return Some(format!(
-            "{bytes} dirty bytes were damaged in memory beyond repair. Reads of them and FLUSH \
-             fail until they are written again, or given up with `forebay volume trust {name}`"
-        ));
-    }
-    let failing = figures.engine.destage_errors > 0 && figures.dirty_bytes > 0;
-    failing.then(|| "the backing store refuses dirty data, which is kept and retried".to_owned())
+/// How long lines were dirty on average, or have been, for those that still are. Without these, the
+/// time that they have been dirty would count for the few that are clean again.
+const fn mean_dirty_ms(dirty_line_ms: u64, lines: u64) -> u64 {
+    dirty_line_ms / if lines == 0 { 1 } else { lines }
 }
 
 fn write_back(spec: &VolumeSpec, figures: &Figures) -> WriteBackFigures {
@@ -342,7 +311,10 @@ fn write_back(spec: &VolumeSpec, figures: &Figures) -> WriteBackFigures {
         urgent: engine.destages_urgent,
         normal: engine.destages_background,
         waits: engine.throttled_writes,
-        mean_dirty_ms: engine.dirty_line_ms / engine.destaged_lines.max(1),
+        mean_dirty_ms: mean_dirty_ms(
+            engine.dirty_line_ms,
+            engine.cleaned_lines + figures.dirty_bytes / LINE_BYTES,
+        ),
         dirty_for_ms: figures.dirty_for.as_millis() as u64,
         errors: engine.destage_errors,
         governor: GovernorStatus {

@@ -7,7 +7,9 @@ use super::manager::Daemon;
 use super::periodic::Periodic;
 use super::vault::utc;
 use forebay_api::{SlowRequests, SlowWait};
-use forebay_runtime::{Runtime, Served, SlowLog, SlowRequest, SlowUnlogged, VolumeSlow};
+use forebay_runtime::{
+    Runtime, Served, SlowLog, SlowRequest, SlowUnlogged, VolumeSlow, WaitingRequest,
+};
 use forebay_threads::Thread;
 use std::io;
 use std::sync::Arc;
@@ -65,7 +67,21 @@ pub(super) fn report(runtime: &Runtime, name: Option<&str>) -> Option<SlowReques
         Some(name) => vec![log.volume(name).ok()?],
         None => log.volumes(),
     };
-    Some(merge(&volumes))
+    let waiting = log.waiting(name);
+    let merged = merge(&volumes);
+    let (waiting_total, waiting) = (waiting.total, waiting.oldest.iter().map(wait).collect());
+    Some(SlowRequests { waiting_total, waiting, ..merged })
+}
+
+fn wait(waiting: &WaitingRequest) -> forebay_api::WaitingRequest {
+    forebay_api::WaitingRequest {
+        volume: waiting.volume.clone(),
+        operation: waiting.operation.into(),
+        fua: waiting.is_fua,
+        offset: waiting.range.map(|range| range.offset),
+        length: waiting.range.map(|range| range.len),
+        waited_us: waiting.waited.as_micros() as u64,
+    }
 }
 
 /// Merges the requests of volumes in the order of their answers.
@@ -78,6 +94,7 @@ fn merge(volumes: &[VolumeSlow]) -> SlowRequests {
     SlowRequests {
         total: volumes.iter().map(|slow| slow.total).sum(),
         requests: requests.into_iter().map(|(name, slow)| convert(name, slow)).collect(),
+        ..SlowRequests::default()
     }
 }
 

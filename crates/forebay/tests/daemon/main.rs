@@ -15,6 +15,7 @@ mod connections;
 mod crash;
 mod curve;
 mod dashboard;
+mod disks;
 mod frozen;
 mod full;
 mod gather;

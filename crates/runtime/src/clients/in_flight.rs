@@ -50,6 +50,13 @@ impl InFlight {
         &self.places[*place as usize]
     }
 
+    /// All requests in flight.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Submitted> {
+        let mut is_free = vec![false; self.places.len()];
+        self.free.iter().for_each(|&place| is_free[place as usize] = true);
+        self.places.iter().zip(is_free).filter_map(|(place, is_free)| (!is_free).then_some(place))
+    }
+
     /// Removes a request that has been answered.
     pub(super) fn remove(&mut self, Ticket(place): Ticket) {
         self.free.push(place);

@@ -12,12 +12,14 @@ mod in_flight;
 mod inquiry;
 mod refusals;
 mod tally;
+mod waiting;
 
 pub(crate) use budget::{Acquired, Budget, HUGE_BYTES, PIECE_BYTES, Queue, Waiter};
 pub(crate) use clock::ClientClock;
 pub(crate) use context::Context;
 pub(crate) use in_flight::{InFlight, Ticket};
 pub(crate) use inquiry::ExtentQueries;
+pub(crate) use waiting::waiting;
 
 use crate::service::VolumeSettings;
 use crate::shared::{Shared, Volume};

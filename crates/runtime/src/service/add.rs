@@ -104,7 +104,7 @@ impl VolumeService {
             power: PowerState::new(settings.ups),
             vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
             samples: OnceLock::new(),
-            error_limiter: Default::default(),
+            error_log: Default::default(),
             reads: Reads::default(),
             disk: DiskLoad::default(),
             internal_reads,

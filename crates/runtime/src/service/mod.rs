@@ -21,6 +21,7 @@
 mod add;
 mod additions;
 mod calibrate;
+mod condition;
 mod drain;
 mod pins;
 mod protectors;
@@ -29,6 +30,7 @@ mod settings;
 mod status;
 
 pub use calibrate::CalibrateError;
+pub use condition::VolumeCondition;
 pub use drain::Stall;
 pub use settings::{VolumeChange, VolumeSettings};
 pub(crate) use status::Curves;

@@ -1,6 +1,7 @@
 //! Status snapshots of the runtime.
 
-use super::VolumeService;
+use super::{VolumeCondition, VolumeService};
+use crate::disks::DiskStall;
 use crate::error::VolumeError;
 use crate::gather::GatherStatus;
 use crate::learn::LearnStatus;
@@ -77,6 +78,8 @@ pub struct VolumeStatus {
     pub half_added: bool,
     /// The error of a failed flush of its disk, until the disk is trusted again.
     pub flush_failure: Option<IoError>,
+    /// Its disk's oldest I/O, if that has not been answered for long.
+    pub stall: Option<DiskStall>,
     /// How its disk is displaced, if it is not where it was opened.
     pub displaced: Option<Displaced>,
     /// Whether only the pool, under a UPS, holds its dirty data.
@@ -87,8 +90,7 @@ pub struct VolumeStatus {
     pub cached_bytes: u64,
     /// Bytes in dirty lines.
     pub dirty_bytes: u64,
-    /// The time since all data was last on the disk, to about a second: no dirty data is older. It
-    /// begins with the runtime at the earliest.
+    /// No dirty data is older, to about a second. It begins with the runtime at the earliest.
     pub dirty_for: Duration,
     /// Connected clients.
     pub connections: u64,
@@ -108,6 +110,9 @@ pub struct VolumeStatus {
     pub learn: LearnStatus,
     /// Dirty sectors damaged beyond repair and not written again since.
     pub lost_sectors: u64,
+    /// Dirty lines that the disk refused the last time, and that it has not taken since: at most 64
+    /// in each shard.
+    pub refused_lines: u64,
     /// The file that it is loaded from and saved to, if its store is in memory.
     pub saved: Option<Saved>,
     /// Lines that came into the pool.
@@ -137,8 +142,24 @@ impl VolumeStatus {
         }
     }
 
+    /// The part of the status that says whether it is served without errors.
+    pub fn condition(&self) -> VolumeCondition {
+        VolumeCondition {
+            name: self.name.clone(),
+            disk: self.backing.name.clone(),
+            is_closed: self.is_closed,
+            half_added: self.half_added,
+            flush_failure: self.flush_failure,
+            stall: self.stall.clone(),
+            displaced: self.displaced,
+            lost_sectors: self.lost_sectors,
+            refused_lines: self.refused_lines,
+        }
+    }
+
     /// Adds the part of a shard.
     fn add(&mut self, view: &VolumeView) {
+        self.refused_lines += view.refused_lines;
         self.mode = view.mode;
         self.cached_bytes += view.resident_lines * LINE_BYTES;
         self.dirty_bytes += view.dirty_lines * LINE_BYTES;
@@ -193,6 +214,7 @@ struct VolumeView {
     dirty_lines: u64,
     dirty_for: Duration,
     lost_sectors: u64,
+    refused_lines: u64,
     preloaded_in_vain_lines: u64,
     admitted_lines: u64,
     evicted_lines: u64,
@@ -220,6 +242,7 @@ impl VolumeService {
         }
         let volumes = self.shared.volumes.all();
         let view = self.view_shards(&volumes, curves);
+        let mut stalls = self.stalls();
         let mut memory = self.memory_status(bounds, &view.usage);
         let volumes = volumes.iter().map(|volume| {
             let of_volume = || view.volumes.get(&volume.id).into_iter().flatten();
@@ -238,6 +261,7 @@ impl VolumeService {
                 is_closed: volume.is_closed.load(Ordering::Relaxed),
                 half_added: volume.half_added.load(Ordering::Relaxed),
                 flush_failure: volume.flush.failure(),
+                stall: stalls.remove(&volume.id),
                 displaced: volume.presence.displaced(),
                 is_ups_only: volume.is_ups_only(),
                 halted: volume.power.is_halted(),
@@ -245,6 +269,7 @@ impl VolumeService {
                 dirty_bytes: 0,
                 dirty_for: Duration::ZERO,
                 lost_sectors: 0,
+                refused_lines: 0,
                 connections: volume.connections.load(Ordering::Relaxed),
                 requests,
                 engine: VolumeCounters::default(),
@@ -340,6 +365,7 @@ impl VolumeService {
                             now.saturating_sub(Duration::from_millis(since_ms))
                         }),
                         lost_sectors: volume.lost_sectors(),
+                        refused_lines: volume.refused_lines() as u64,
                         preloaded_in_vain_lines: shard.slots().warm().preloaded_in_vain(id),
                         admitted_lines: shard.slots().warm().admitted_lines(id),
                         evicted_lines: shard.slots().warm().evicted_lines(id),

@@ -17,6 +17,7 @@ pub(crate) use volume_table::VolumeTable;
 use crate::background::Background;
 use crate::clients::{Acquired, Budget, Queue, Waiter};
 use crate::descriptors::Descriptors;
+use crate::disks::UnansweredIos;
 use crate::error::{StartError, VolumeError};
 use crate::huge_pages::HugePages;
 use crate::locks::Locked;
@@ -35,7 +36,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The shared state. See the module.
 pub(crate) struct Shared {
@@ -49,6 +50,8 @@ pub(crate) struct Shared {
     pub shards: Shards,
     pub inboxes: Vec<Arc<Inbox>>,
     pub volumes: VolumeTable,
+    /// The I/Os that disks have not answered.
+    pub unanswered: UnansweredIos,
     pub started: Instant,
     pub timeouts: Timeouts,
     /// The memory limit of requests.
@@ -86,6 +89,7 @@ impl Shared {
             shards: Shards::new(shards),
             inboxes: inboxes.map_err(io::Error::from)?,
             volumes: VolumeTable::default(),
+            unanswered: UnansweredIos::new(config.workers),
             started: Instant::now(),
             timeouts,
             budget: Budget::new(plan.request_bytes, plan.lane_bytes, plan.payload_bytes),
@@ -152,6 +156,25 @@ impl Shared {
         task: impl Fn(&mut dyn Tasks) -> T + Clone + Send + 'static,
     ) -> Result<Vec<T>, VolumeError> {
         (0..self.inboxes.len()).map(|worker| self.run_on(worker, task.clone())).collect()
+    }
+
+    /// Runs a task on all workers, and returns the results that arrive within `timeout`.
+    pub(crate) fn run_on_each_within<T: Send + 'static>(
+        &self,
+        timeout: Duration,
+        task: impl Fn(&mut dyn Tasks) -> T + Clone + Send + 'static,
+    ) -> Vec<T> {
+        let deadline = Instant::now() + timeout;
+        let (sender, results) = mpsc::channel();
+        for inbox in &self.inboxes {
+            let (sender, task) = (sender.clone(), task.clone());
+            inbox.post(Message::Task(Box::new(move |tasks: &mut dyn Tasks| {
+                let _ = sender.send(task(tasks));
+            })));
+        }
+        drop(sender);
+        let next = || results.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
+        std::iter::from_fn(next).collect()
     }
 
     /// Whether writeback of a volume slows down unless it is urgent: clients read from its disk, or

@@ -15,7 +15,8 @@ use crate::protect::vault::Vault;
 use crate::slow::SlowVolume;
 use crate::stats::{DiskLoad, InternalReads, RequestCounters, WorkerStats, add_up_counters};
 use crate::warm_up::Warm;
-use forebay_backend::{Backend, LogLimiter};
+use crate::worker::ErrorLog;
+use forebay_backend::Backend;
 use forebay_frontend::VolumeInfo;
 use forebay_journal::Freshness;
 use forebay_types::{ByteRange, DiskGeometry, Durability, Stripes, VolumeId};
@@ -61,7 +62,7 @@ pub(crate) struct Volume {
     /// Samples of its disk, for the vault.
     pub samples: OnceLock<KeptSamples>,
     /// Limits the log lines on I/Os that its disk fails.
-    pub error_limiter: LogLimiter,
+    pub error_log: ErrorLog,
     pub reads: Reads,
     /// Its warm list and its warm-up.
     pub warm: Warm,

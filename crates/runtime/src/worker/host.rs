@@ -148,7 +148,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
         let volume = self.find_volume(volume).expect("a volume with requests is not removed");
         let volume = Arc::clone(volume);
         match volume.flush.begin() {
-            FlushNeed::Flush => self.ios.flush(&mut self.reactor, volume, job),
+            FlushNeed::Flush => self.ios.flush(&self.shared, &mut self.reactor, volume, job),
             FlushNeed::Known(result) => self.ended.push(Ended::Flush { job, result }),
         }
     }

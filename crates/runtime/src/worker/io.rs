@@ -1,6 +1,7 @@
 //! I/O to the backends. The I/Os of the shards in a turn are collected, adjacent ones are
 //! coalesced, and all are started together at the end of the turn.
 
+use crate::disks::UnansweredIo;
 use crate::reactor::Reactor;
 use crate::shared::{Inbox, Message, Shared, TransferId, Volume};
 use forebay_engine::{IoAction, IoId, IoVerb, Place};
@@ -10,8 +11,10 @@ use forebay_volume::{JobId, Mergeable, merge};
 use std::sync::Arc;
 use std::time::Instant;
 
+mod error_log;
 mod in_flight;
 
+pub(crate) use error_log::ErrorLog;
 use in_flight::{InFlight, Member, Progress, Purpose, submit};
 
 /// An I/O to be started at the end of the turn.
@@ -115,19 +118,25 @@ impl Ios {
             let volume = shared.volume_after(last, run[0].action.volume);
             let volume = volume.expect("a volume with operations is not removed");
             let io = coalesce(shared, Arc::clone(volume), run);
-            self.launch(reactor, io);
+            self.launch(shared, reactor, io);
         });
         pending.clear();
         self.pending = pending;
     }
 
     /// Starts a flush of a backend.
-    pub(super) fn flush<R: Reactor>(&mut self, reactor: &mut R, volume: Arc<Volume>, job: JobId) {
+    pub(super) fn flush<R: Reactor>(
+        &mut self,
+        shared: &Shared,
+        reactor: &mut R,
+        volume: Arc<Volume>,
+        job: JobId,
+    ) {
         let io = InFlight::new(volume, None, Purpose::Flush(job), Few::new(), None);
-        self.launch(reactor, io);
+        self.launch(shared, reactor, io);
     }
 
-    fn launch<R: Reactor>(&mut self, reactor: &mut R, io: InFlight) {
+    fn launch<R: Reactor>(&mut self, shared: &Shared, reactor: &mut R, io: InFlight) {
         io.count(self.worker);
         if io.verb == Some(IoVerb::Read) {
             io.volume.reads.begin(io.is_background());
@@ -137,6 +146,14 @@ impl Ios {
             self.in_flight.push(None);
             (self.in_flight.len() - 1) as u32
         });
+        let unanswered = UnansweredIo {
+            volume: io.volume.id,
+            verb: io.verb,
+            cause: io.cause,
+            range: io.range,
+            began: io.began,
+        };
+        shared.unanswered.begin(self.worker, tag, unanswered);
         let io = self.in_flight[tag as usize].insert(Box::new(io));
         if let Some(claim) = &io.claim
             && !io.volume.blocks.lock().start(claim, TransferId { worker: self.worker, tag })
@@ -183,8 +200,9 @@ impl Ios {
         }
         let io = self.in_flight[tag as usize].take().expect("checked above");
         self.free.push(tag as u32);
+        shared.unanswered.end(self.worker, tag as u32);
         self.release(shared, reactor, &io);
-        self.end(reactor, *io, result, ended);
+        self.end(shared, reactor, *io, result, ended);
     }
 
     /// Handles the completion of a file operation by the reactor.
@@ -202,24 +220,17 @@ impl Ios {
                 submit(reactor, &self.inbox, tag, io);
             }
             Err(error) => {
-                if let Some(count) = io.volume.error_limiter.admit() {
-                    let disk = &io.volume.backend.description().name;
-                    let (volume, range) = (&io.volume.name, io.range);
-                    tracing::warn!(volume, disk, %range, %error, count, "disk I/O failed");
-                }
-                let error = IoError::from_errno(error.raw_os_error().unwrap_or(libc::EIO));
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                io.cause_of_failure = Some(error.to_string());
+                let error = IoError::from_errno(errno);
                 self.done(shared, reactor, u64::from(tag), Err(error), ended);
             }
             Ok(bytes) => match io.advance(bytes as u64) {
                 Progress::Done => self.done(shared, reactor, u64::from(tag), Ok(()), ended),
                 Progress::More => submit(reactor, &self.inbox, tag, io),
                 Progress::EndOfFile => {
-                    if let Some(count) = io.volume.error_limiter.admit() {
-                        let disk = &io.volume.backend.description().name;
-                        let (volume, range) = (&io.volume.name, io.range);
-                        let message = "disk is shorter than when it was opened";
-                        tracing::error!(volume, disk, %range, count, message);
-                    }
+                    let text = "the disk is shorter than when it was opened";
+                    io.cause_of_failure = Some(text.to_owned());
                     self.done(shared, reactor, u64::from(tag), Err(IoError::Io), ended);
                 }
             },
@@ -228,6 +239,7 @@ impl Ios {
 
     fn end<R: Reactor>(
         &mut self,
+        shared: &Shared,
         reactor: &mut R,
         io: InFlight,
         result: IoResult,
@@ -243,6 +255,9 @@ impl Ios {
         io.volume.disk.end(ended_at);
         if io.verb == Some(IoVerb::Read) {
             io.volume.reads.end(io.is_background(), ended_at, took);
+        }
+        if let Err(error) = result {
+            log_failure(&io, error, now);
         }
         let is_stable = io.verb == Some(IoVerb::Write { fua: true }) && result.is_ok();
         if !is_stable && io.verb.is_some_and(|verb| verb != IoVerb::Read) {
@@ -271,7 +286,7 @@ impl Ios {
                     let (volume, discard) = (Arc::clone(&io.volume), io.discard.clone());
                     let purpose = Purpose::Shards(Few::one(member));
                     let retry = InFlight::new(volume, io.verb, purpose, iovecs, discard);
-                    self.launch(reactor, retry.with_cause(io.cause));
+                    self.launch(shared, reactor, retry.with_cause(io.cause));
                 }
             }
             Purpose::Shards(members) => {
@@ -283,6 +298,23 @@ impl Ios {
             }
         }
     }
+}
+
+/// Logs an I/O that a disk has failed, whatever the disk is.
+fn log_failure(io: &InFlight, error: IoError, now: Instant) {
+    let Some(others) = io.volume.error_log.admit(now) else { return };
+    let (range, cause) = (io.verb.map(|_| io.range), io.cause.name());
+    tracing::warn!(
+        volume = io.volume.name,
+        disk = io.volume.backend.description().name,
+        operation = crate::disks::operation(io.verb),
+        cause,
+        offset = range.map(|range| range.offset),
+        length = range.map(|range| range.len),
+        error = io.cause_of_failure.clone().unwrap_or_else(|| error.to_string()),
+        others,
+        "disk I/O failed"
+    );
 }
 
 /// Joins adjacent I/Os into one.

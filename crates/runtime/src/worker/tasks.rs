@@ -4,12 +4,13 @@ use super::{Token, Worker};
 use crate::reactor::Reactor;
 use crate::recording::Recorder;
 use crate::shared::Shared;
+use crate::slow::WaitingRequests;
 use forebay_engine::PreloadKind;
 use forebay_frontend::FrontEnd;
 use forebay_types::{ByteRange, Granule, IoError, IoResult, VolumeId};
 use forebay_volume::{Payload, Request, RequestKind};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The connections, requests and I/Os of a volume, or of all, that have not ended.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,6 +95,10 @@ pub(crate) trait Tasks {
 
     /// The connections, requests and I/Os of a volume, or of all, that have not ended.
     fn outstanding(&mut self, volume: Option<VolumeId>) -> Outstanding;
+
+    /// The requests of clients, of one volume or of all, that have waited for as long as makes them
+    /// slow, or for `limit`, at `now`.
+    fn waiting(&self, volume: Option<&str>, now: Instant, limit: Duration) -> WaitingRequests;
 
     /// Ends the worker as soon as it has no I/O in flight and, unless unanswered requests are
     /// abandoned, no request.
@@ -205,6 +210,11 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
             Some(id) => (self.host.clients.of(volume).len(), self.dispatcher.in_flight_of(id)),
         };
         Outstanding { connections, requests, oldest_io: self.host.ios.oldest(volume) }
+    }
+
+    fn waiting(&self, volume: Option<&str>, now: Instant, limit: Duration) -> WaitingRequests {
+        let requests = (&self.host.clients, &self.host.in_flight);
+        crate::clients::waiting(requests, volume, (now, limit))
     }
 
     fn stop(&mut self, abandons_requests: bool) {

@@ -46,6 +46,7 @@ mod recording;
 mod reliance;
 mod shares;
 mod slow;
+mod stalls;
 mod statistics;
 mod tls;
 mod transmission;

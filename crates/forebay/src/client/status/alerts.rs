@@ -163,6 +163,10 @@ pub(crate) fn volume(volume: &VolumeStatus) -> Vec<Alert> {
         let text = format!("{}{reason}", volume.state);
         alerts.push(match volume.state {
             VolumeState::Flushing => Alert::warning("volume", name, text),
+            VolumeState::Stalled => Alert::error("volume", name, text).remedy(
+                "check the disk and its paths, or the server behind it. Requests wait until it \
+                 answers; `forebay slow` shows them",
+            ),
             // A reason with a command in it says what to do.
             _ if reason.contains('`') => Alert::error("volume", name, text),
             _ => Alert::error("volume", name, text)
@@ -395,6 +399,18 @@ mod tests {
              \u{20}        -> see the server's log for the disk's error, and repair the disk\n\
              warning  volumes v0, v1, v2, v3 and 2 more: write-through instead of write-back:\n\
              \u{20}        on battery\n"
+        );
+        let stalled = VolumeStatus {
+            state: VolumeState::Stalled,
+            state_reason: Some("the disk has not answered a read for 12 s".into()),
+            ..named("slow")
+        };
+        assert_eq!(
+            text(&volume(&stalled)),
+            "error    volume slow: stalled: the disk has not answered a read for 12 s\n\
+             \u{20}        -> check the disk and its paths, or the server behind it. \
+             Requests wait\n\
+             \u{20}           until it answers; `forebay slow` shows them\n"
         );
         let mut page = Page::default();
         show(&found, 1, &mut page);

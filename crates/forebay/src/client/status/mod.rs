@@ -13,6 +13,7 @@ mod watch;
 use super::{connect, socket};
 use crate::arguments::{ColorChoice, ShowArguments, StatusArguments};
 use crate::report::{print, print_escaped, with_remedy};
+use alerts::Severity;
 use anyhow::anyhow;
 use figures::View;
 use forebay_api::{Status, VolumeStatus};
@@ -21,10 +22,15 @@ use rustix::termios::tcgetwinsize;
 use serde_json::to_string_pretty;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
+use std::process::ExitCode;
 
-/// `forebay status`.
-pub(crate) fn status(arguments: &StatusArguments) -> anyhow::Result<()> {
-    let StatusArguments { name, all, watch, color, show } = arguments;
+/// The exit codes of `forebay status --check` if there are warnings, and if there are errors.
+const DEGRADED_CODE: u8 = 3;
+const FAILING_CODE: u8 = 4;
+
+/// `forebay status`. The exit code is that of a success unless `--check` is given.
+pub(crate) fn status(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
+    let StatusArguments { name, all, check, watch, color, show } = arguments;
     let has_color = output_has_color(*color);
     let what = match (name, all) {
         (Some(name), _) => What::Volume(name),
@@ -32,16 +38,33 @@ pub(crate) fn status(arguments: &StatusArguments) -> anyhow::Result<()> {
         (None, false) => What::Overview,
     };
     if let Some(interval) = *watch {
-        return watch::run(&socket(&show.state)?, interval, has_color, &|view, size| {
+        watch::run(&socket(&show.state)?, interval, has_color, &|view, size| {
             what.page(view, size)
-        });
+        })?;
+        return Ok(ExitCode::SUCCESS);
     }
     let status = connect(&show.state)?.status()?;
     if show.json {
-        return json(&status, name.as_deref());
+        json(&status, name.as_deref())?;
+    } else {
+        let page = what.page(&View::since_start(&status), Size::of_output(None))?;
+        print_escaped(&page.text(has_color))?;
     }
-    let page = what.page(&View::since_start(&status), Size::of_output(None))?;
-    print_escaped(&page.text(has_color))
+    let code = if *check { code_of(&status, name.as_deref())? } else { 0 };
+    Ok(ExitCode::from(code))
+}
+
+/// The exit code for what is wrong with the server, or with one volume.
+fn code_of(status: &Status, name: Option<&str>) -> anyhow::Result<u8> {
+    let alerts = match name {
+        Some(name) => alerts::volume(find(status, name)?),
+        None => alerts::alerts(status),
+    };
+    Ok(match alerts.iter().map(|alert| alert.severity).min() {
+        None => 0,
+        Some(Severity::Warning) => DEGRADED_CODE,
+        Some(Severity::Error) => FAILING_CODE,
+    })
 }
 
 fn json(status: &Status, name: Option<&str>) -> anyhow::Result<()> {

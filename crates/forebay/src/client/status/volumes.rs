@@ -123,7 +123,7 @@ fn row(
         VolumeState::Serving if volume.frozen => Style::Warning,
         VolumeState::Serving => Style::Plain,
         VolumeState::Flushing => Style::Warning,
-        VolumeState::Failing => Style::Error,
+        VolumeState::Failing | VolumeState::Stalled => Style::Error,
     };
     let mode = match volume.mode == volume.effective_mode {
         true => Style::Plain,

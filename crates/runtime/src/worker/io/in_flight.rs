@@ -59,6 +59,8 @@ pub(super) struct InFlight {
     bounce: Option<Bounce>,
     /// Why it was issued.
     pub cause: IoCause,
+    /// Why it failed, in the operating system's words, if the reactor reported that.
+    pub cause_of_failure: Option<String>,
 }
 
 /// A transfer through a buffer of whole blocks.
@@ -155,6 +157,7 @@ impl InFlight {
             claim,
             bounce: None,
             cause: IoCause::Demand,
+            cause_of_failure: None,
         };
         if let Some(bounce) = bounce {
             io.begin_step(bounce);
