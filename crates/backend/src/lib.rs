@@ -40,9 +40,7 @@ pub use io::{Buffer, Completion, CompletionSink, Io, IoKind};
 pub use log::LogLimiter;
 pub use memory::{MemoryBackend, MemoryError, saved_memory_bytes};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
-pub use open::{
-    OpenError, OpenOptions, allocated_bytes, identity_of, open, plain_path, try_open,
-};
+pub use open::{OpenError, OpenOptions, allocated_bytes, identity_of, open, plain_path, try_open};
 pub use presence::Displaced;
 pub use spec::SpecError;
 

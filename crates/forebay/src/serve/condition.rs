@@ -7,6 +7,7 @@ use super::manager::Daemon;
 use super::periodic::Periodic;
 use forebay_api::VolumeState;
 use forebay_runtime::{DiskStall, VolumeCondition};
+use forebay_threads::Thread;
 use forebay_types::SECTOR_BYTES;
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +23,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Fails if no thread can be started.
 pub(super) fn start(daemon: Arc<Daemon>) -> io::Result<Periodic> {
     let mut log = ConditionLog::default();
-    Periodic::start("disk-watch", INTERVAL, move || {
+    Periodic::start(Thread::named("disk-watch"), INTERVAL, move || {
         let events = log.update(Instant::now(), &forebay_runtime::conditions(daemon.runtime()));
         events.iter().for_each(Event::log);
     })
