@@ -8,6 +8,9 @@
 //! arrival. With little memory, the lane holds only a few pieces of [`PIECE_BYTES`], and the front
 //! end submits a huge request in such pieces. Smaller requests whose payload has not arrived
 //! completely queue for another quota.
+//!
+//! A counter that grants room is checked when it falls, in release builds too: if it wrapped, it
+//! would grant memory without limit. Other arithmetic is checked in tests only.
 
 use crate::locks::Lock;
 use forebay_types::REGION_BYTES;
@@ -125,7 +128,8 @@ impl FairQuota {
     /// Releases memory. Returns the waiter to wake.
     pub(crate) fn release(&self, bytes: u64) -> Option<Waiter> {
         let mut state = self.state.lock();
-        state.acquired_bytes -= bytes;
+        let left = state.acquired_bytes.checked_sub(bytes);
+        state.acquired_bytes = left.expect("no more is released than was acquired");
         state.queue.front().copied()
     }
 
@@ -166,6 +170,15 @@ mod tests {
         assert_eq!(small.piece_bytes(HUGE_BYTES + 512), Some(MIB));
         let large = Budget::new(MIB, 32 * MIB, MIB);
         assert_eq!(large.piece_bytes(32 * MIB), None);
+    }
+
+    /// In release builds too, where a counter that wraps would grant everything.
+    #[test]
+    #[should_panic(expected = "no more is released than was acquired")]
+    fn memory_that_was_not_acquired_is_not_released() {
+        let budget = Budget::new(MIB, 32 * MIB, MIB);
+        assert_eq!(budget.quota(Queue::Lane).acquire(MIB, (0, 1, 0)), GRANTED);
+        budget.quota(Queue::Lane).release(2 * MIB);
     }
 
     #[test]

@@ -77,6 +77,14 @@ impl Client {
         self.requests >= CONNECTION_REQUESTS_MAX || self.bytes + held >= share
     }
 
+    /// Counts an answer to a request of `bytes`, or to an extent query, without any.
+    fn complete(&mut self, bytes: u64) {
+        let requests = self.requests.checked_sub(1);
+        self.requests = requests.expect("a request is answered once");
+        let left = self.bytes.checked_sub(bytes);
+        self.bytes = left.expect("an answered request was counted with its bytes");
+    }
+
     /// Queues it for a quota, or records that it no longer waits.
     fn queue(&mut self, queue: Option<Queue>, now: Instant) {
         self.queued_for = queue;
@@ -186,8 +194,7 @@ impl ClientTable {
         let request = &submitted.request;
         let (generation, place) = self.places.get_mut(request.client.number as usize)?;
         let client = place.as_mut().filter(|_| *generation == request.client.generation)?;
-        client.requests -= 1;
-        client.bytes -= bytes_of(request);
+        client.complete(bytes_of(request));
         let volume = client.volume.as_ref().expect("a client with requests has entered a volume");
         let result = unless_halted(volume, request.kind, result);
         if let Some(class) = tally::count(volume, worker, submitted, result, line_hits) {
@@ -200,7 +207,7 @@ impl ClientTable {
     /// Counts the answer to an extent query. Returns the volume; `None` if the client has left.
     pub(crate) fn complete_query(&mut self, id: ClientId) -> Option<VolumeId> {
         let client = self.get_mut(id)?;
-        client.requests -= 1;
+        client.complete(0);
         client.volume.as_ref().map(|volume| volume.id)
     }
 
