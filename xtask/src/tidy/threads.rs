@@ -28,7 +28,7 @@ pub fn check(
     findings: &mut Vec<Finding>,
 ) {
     let exempt = |name: &&str| package == Path::new("crates").join(name);
-    if !package.starts_with("crates") || EXEMPT.iter().any(|name| exempt(&name)) {
+    if !package.starts_with("crates") || EXEMPT.iter().any(exempt) {
         return;
     }
     let lines = source.code_lines().into_iter().enumerate();
