@@ -71,7 +71,10 @@ pub use modes::{Protection, Record, WriteOutcome, WriteTerms};
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;
 pub use shard::pins::Pinned;
-pub use shard::{Shard, ShardUsage, begin_forecast, end_former_forecasts, limits_of_size};
+pub use shard::{
+    Shard, ShardUsage, begin_forecast, checkpoint, dirty_lines_in, end_former_forecasts,
+    limits_of_size,
+};
 pub use slabs::resize::ResizeStep;
 pub use slabs::{Slab, Slabs};
 pub use uncached::{Arm, LineHits, Uncached};

@@ -39,7 +39,7 @@ pub use freshness::{Freshness, NewestRecords};
 pub use image::{Extent, Image, Source};
 pub use log::{
     Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Mark, Notification,
-    RecordOutcome, is_durable_before,
+    RecordOutcome, checkpoints_in_progress, distance, is_durable_before,
 };
 pub use mirror::{MirrorDevice, Recovered, Step, recover_mirrored};
 pub use recover::{

@@ -23,7 +23,7 @@ use samples::SampleTracker;
 use volumes::Volumes;
 
 pub use error::LogError;
-pub use space::{Checkpoint, RecordOutcome};
+pub use space::{Checkpoint, RecordOutcome, checkpoints_in_progress, distance};
 pub use volumes::Mark;
 
 /// Copies of the superblock on each device.

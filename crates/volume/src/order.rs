@@ -89,8 +89,8 @@ impl Order {
         is_drained
     }
 
-    /// The epoch below which the shards are to destage all epochs without delay, because urgent parts
-    /// wait for them; `None` if the shards were already notified of it.
+    /// The epoch below which the shards are to destage all epochs without delay, because urgent
+    /// parts wait for them; `None` if the shards were already notified of it.
     pub(crate) fn take_demand(&self) -> Option<u64> {
         let mut state = self.state();
         let is_new = state.demanded > state.expedited;

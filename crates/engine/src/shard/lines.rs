@@ -8,7 +8,7 @@ use crate::index::recover::{Fate, Recovery, TableDamage};
 use crate::lines::forget_clean;
 use crate::{DirtyLine, MemoryStep, Outbox, SLOTS_MAX, ShardConfig};
 use forebay_policy::Eviction;
-use forebay_types::VolumeId;
+use forebay_types::{ByteRange, LINE_BYTES, VolumeId};
 
 impl<M: LineTable> Shard<M> {
     /// A shard over the table of a process that has ended, in whatever state it left the table.
@@ -75,4 +75,19 @@ impl<M: LineTable> Shard<M> {
         let mask = self.index.get(slot).destageable();
         (mask != 0).then_some(DirtyLine::new(slot, mask))
     }
+}
+
+/// The first lines of a volume in `range` that are dirty, at most `count`, in ascending order, each
+/// with the mask of its dirty sectors, lost ones included.
+pub fn dirty_lines_in<M: LineTable>(
+    shard: &Shard<M>,
+    volume: VolumeId,
+    range: ByteRange,
+    count: usize,
+) -> Vec<(LineKey, u8)> {
+    let (first, end) = (range.offset / LINE_BYTES, range.end().div_ceil(LINE_BYTES));
+    let dirty = shard.volume(volume).writeback().dirty();
+    let lines = dirty.iter_from(first).take_while(move |&line| line < end).take(count);
+    let lines = shard.index.slots_of(volume, lines).map(|slot| shard.index.get(slot));
+    lines.map(|line| (line.key, line.dirty)).collect()
 }

@@ -7,8 +7,10 @@ mod requests;
 mod resize;
 mod writeback;
 
+pub use lines::dirty_lines_in;
 pub use requests::{begin_forecast, end_former_forecasts};
 pub use resize::limits_of_size;
+pub use writeback::checkpoint;
 
 use crate::index::Slots;
 use crate::index::key::LineKey;

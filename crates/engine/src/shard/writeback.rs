@@ -55,19 +55,6 @@ impl<M: LineTable> Shard<M> {
         self.on(volume).destager().flush(part, true, now_ms, out)
     }
 
-    /// As [`Shard::flush`], but at the pace of background writeback, for a checkpoint of a journal:
-    /// with the limits of [`crate::ShardVolume::set_pace`], until a flush comes or
-    /// [`crate::ShardVolume::set_log_distance`] leaves too little.
-    pub fn checkpoint(
-        &mut self,
-        volume: VolumeId,
-        part: PartId,
-        now_ms: u64,
-        out: &mut Outbox,
-    ) -> Option<IoResult> {
-        self.on(volume).destager().flush(part, false, now_ms, out)
-    }
-
     /// The oldest epoch with dirty lines. `current` is the driver's epoch; later writes belong to
     /// it or to a later one.
     pub fn oldest_epoch(&mut self, volume: VolumeId, current: u64) -> Option<u64> {
@@ -103,4 +90,17 @@ impl<M: LineTable> Shard<M> {
     pub fn expedite_epochs(&mut self, volume: VolumeId, epoch: u64, now_ms: u64, out: &mut Outbox) {
         self.on(volume).destager().expedite_epochs(epoch, now_ms, out);
     }
+}
+
+/// As [`Shard::flush`], but at the pace of background writeback, for a checkpoint of a journal:
+/// with the limits of [`crate::ShardVolume::set_pace`], until a flush comes or
+/// [`crate::ShardVolume::set_log_distance`] leaves too little.
+pub fn checkpoint<M: LineTable>(
+    shard: &mut Shard<M>,
+    volume: VolumeId,
+    part: PartId,
+    now_ms: u64,
+    out: &mut Outbox,
+) -> Option<IoResult> {
+    shard.on(volume).destager().flush(part, false, now_ms, out)
 }

@@ -242,7 +242,7 @@ impl<M: LineTable> Destager<'_, M> {
         }
     }
 
-    /// See [`crate::Shard::flush`], and if it is not urgent, [`crate::Shard::checkpoint`].
+    /// See [`crate::Shard::flush`], and if it is not urgent, [`crate::checkpoint`].
     pub(crate) fn flush(
         &mut self,
         part: PartId,

@@ -131,7 +131,15 @@ impl DirtyLines {
 
     /// All lines, in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
-        self.chunks.iter().flat_map(|(&at, chunk)| lines_of(at, chunk.dirty))
+        self.iter_from(0)
+    }
+
+    /// The lines from `line` on, in ascending order.
+    pub(crate) fn iter_from(&self, line: u64) -> impl Iterator<Item = u64> {
+        self.chunks.range(line / CHUNK..).flat_map(move |(&at, chunk)| {
+            let from = if at == line / CHUNK { u16::MAX << (line % CHUNK) } else { u16::MAX };
+            lines_of(at, chunk.dirty & from)
+        })
     }
 
     /// The waiting lines from `line` on, in ascending order.

@@ -1,9 +1,9 @@
 //! Decides when the next destage of a volume may start, and how many may be in flight.
 //!
 //! A line is destaged in one of two ways. The *sweep* takes owed lines: for a flush, a checkpoint,
-//! a mode without dirty data, or age. The *elevator* takes the next line in ascending order, while any of the
-//! volume's shards has a backlog or throttled writers. A decision depends on the state of this
-//! module, on [`Inputs`], and on the quota with its backlog:
+//! a mode without dirty data, or age. The *elevator* takes the next line in ascending order, while
+//! any of the volume's shards has a backlog or throttled writers. A decision depends on the state
+//! of this module, on [`Inputs`], and on the quota with its backlog:
 //!
 //! | input | sweep | elevator |
 //! | --- | --- | --- |
@@ -12,7 +12,7 @@
 //! | clients read from the disk | waits for burst tokens | the same, unless writers are throttled |
 //! | the operator's rates | waits for tokens, unless urgent | waits for tokens |
 //! | a checkpoint | waits while the shard is over its background limit | no effect |
-//! | the journal's log fills up | burst tokens come faster; a checkpoint no longer waits | the same |
+//! | the journal's log fills up | more burst tokens; a checkpoint does not wait | the same |
 //! | the log is short of space | a checkpoint counts as a flush | no effect |
 //! | the backlog | - | more operations as the dirty limit nears |
 //! | throttled writers | - | all operations |
@@ -191,7 +191,7 @@ impl Scheduler {
             return !waits && self.destaging < quota.config().destage_operations_max;
         }
         let operations_max = match inputs.reclaiming && self.is_log_filling() {
-            // Otherwise the operations of an elevator that does not reach the lines of a checkpoint,
+            // Otherwise the operations of an elevator that does not reach a checkpoint's lines,
             // because it follows a sequential writer, would keep the sweep from them.
             true => quota.config().destage_operations_max,
             false => self.bucket.operations_max(self.is_reading()),

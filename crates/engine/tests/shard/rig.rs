@@ -371,7 +371,13 @@ impl Rig {
 
     /// Flushes, and completes all I/Os with success.
     pub fn checkpoint(&mut self, id: u64) -> Option<IoResult> {
-        let done = self.shard.checkpoint(VOLUME, PartId(id), self.now_ms, &mut self.out);
+        let done = forebay_engine::checkpoint(
+            &mut self.shard,
+            VOLUME,
+            PartId(id),
+            self.now_ms,
+            &mut self.out,
+        );
         self.finish_call(0);
         done
     }

@@ -109,8 +109,8 @@ impl Extent {
         self.free_segments() < self.free_segments_min
     }
 
-    /// The number of used segments up to which the log admits writes, and how many of these exceed a
-    /// quarter of the log, at least one.
+    /// The number of used segments up to which the log admits writes, and how many of these exceed
+    /// a quarter of the log, at least one.
     pub(super) fn distance(&self) -> (u64, u64) {
         let segments = self.superblock.geometry.segments;
         let used_max = segments.saturating_sub(self.free_segments_min);

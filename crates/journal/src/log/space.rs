@@ -193,23 +193,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.checkpoint_waiters.is_empty() && self.volumes.is_blocked()
     }
 
-    /// How far the log is from admitting no more writes because of a volume's oldest record, and the
-    /// maximum of that distance, in segments. The maximum is three quarters of the log, less what is
-    /// reserved: a checkpoint frees its space only at its end, when as much has been written again,
-    /// so checkpoints that speed up only in the second half of the log would be too late.
-    pub fn distance(&self, number: u16) -> (u64, u64) {
-        let (used_max, all) = self.extent.distance();
-        let Some(needed) = self.volumes.get(number).and_then(|volume| volume.needed) else {
-            return (all, all);
-        };
-        // Writes of any volume may wait for a checkpoint of this one.
-        if self.extent.is_low() {
-            return (0, all);
-        }
-        let used = self.extent.head().0 - needed + 1;
-        (used_max.saturating_sub(used).min(all), all)
-    }
-
     /// Begins a checkpoint of all volumes that have records and no checkpoint in progress. Returns
     /// `None` if there are none.
     pub fn begin_checkpoint(&mut self) -> Option<Checkpoint> {
@@ -223,11 +206,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.usage.checkpoints += 1;
         self.samples.begin_checkpoint(&volumes);
         Some(Checkpoint { volumes })
-    }
-
-    /// The numbers of the volumes with a checkpoint in progress.
-    pub fn checkpoints_in_progress(&self) -> impl Iterator<Item = u16> {
-        self.volumes.checkpoints_in_progress()
     }
 
     /// Ends the checkpoint of a volume. On success its disk has everything recorded before the
@@ -389,4 +367,26 @@ fn reserve_bytes_to_forward<B: AsRef<[u8]> + AsMut<[u8]>, W>(log: &Log<B, W>, nu
     let fence_bytes = fences.max().unwrap_or(0);
     let free_bytes = log.extent.free_bytes().min(log.superblock().geometry.segment_bytes);
     free_bytes.saturating_sub(fence_bytes + log.batches.len_bytes())
+}
+
+/// How far a log is from admitting no more writes because of a volume's oldest record, and the
+/// maximum of that distance, in segments. The maximum is three quarters of the log, less what is
+/// reserved: a checkpoint frees its space only at its end, when as much has been written again, so
+/// checkpoints that speed up only in the second half of the log would be too late.
+pub fn distance<B, W>(log: &Log<B, W>, number: u16) -> (u64, u64) {
+    let (used_max, all) = log.extent.distance();
+    let Some(needed) = log.volumes.get(number).and_then(|volume| volume.needed) else {
+        return (all, all);
+    };
+    // Writes of any volume may wait for a checkpoint of this one.
+    if log.extent.is_low() {
+        return (0, all);
+    }
+    let used = log.extent.head().0 - needed + 1;
+    (used_max.saturating_sub(used).min(all), all)
+}
+
+/// The numbers of the volumes with a checkpoint in progress.
+pub fn checkpoints_in_progress<B, W>(log: &Log<B, W>) -> impl Iterator<Item = u16> {
+    log.volumes.checkpoints_in_progress()
 }

@@ -1,7 +1,7 @@
 //! `checkpoints`: reads beside steady writes to a volume with a journal.
 
 use super::journal::Checkpoints;
-use super::machine::{Clients, Machine, SECOND_NS, Step};
+use super::machine::{Clients, Machine, SECOND_NS, Step, attach_journal};
 use super::plot::{Plot, Scale, Series};
 use super::read_latency::Latency;
 use super::report::{Report, Table, figure};
@@ -133,7 +133,7 @@ fn run_case(
 ) -> Result<Run, OpenError> {
     let mut machine = Machine::new(DISK, plan.pool_bytes)?;
     if journal_bytes > 0 {
-        machine.attach_journal(journal_bytes, checkpoints);
+        attach_journal(&mut machine, journal_bytes, checkpoints);
     }
     let mut pair = ReaderAndWriter {
         dice: Dice::new(seed),
@@ -175,12 +175,12 @@ fn run_case(
 
 fn model(plan: &Plan) -> Vec<String> {
     vec![format!(
-        "A client reads 4 KiB anywhere in the second half of a hard disk ({DISK}), none of which is \
-         in the cache, with pauses of {} ms on average. After {} s another client writes 4 KiB {} \
-         times per second, anywhere in the first {}; reads are measured for {} s from then on. The \
-         cache has {} of lines. A checkpoint of the journal begins every 30 s, or when half of the \
-         log is in use. It destages at the pace of background writeback, as the shipped cache \
-         does, or at once.",
+        "A client reads 4 KiB anywhere in the second half of a hard disk ({DISK}), none of which \
+         is in the cache, with pauses of {} ms on average. After {} s another client writes \
+         4 KiB {} times per second, anywhere in the first {}; reads are measured for {} s from \
+         then on. The cache has {} of lines. A checkpoint of the journal begins every 30 s, or \
+         when half of the log is in use. It destages at the pace of background writeback, as the \
+         shipped cache does, or at once.",
         plan.think_ns / 1_000_000,
         plan.idle_ns / SECOND_NS,
         plan.writes_per_second,

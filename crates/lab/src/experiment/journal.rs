@@ -97,7 +97,7 @@ impl HostLog {
 
     pub(crate) fn distance(&self) -> (u64, u64) {
         match self.checkpoints {
-            Checkpoints::Paced => self.log.distance(self.number),
+            Checkpoints::Paced => forebay_journal::distance(&self.log, self.number),
             Checkpoints::AtOnce => (1, 1),
         }
     }

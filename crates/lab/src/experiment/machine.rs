@@ -164,13 +164,6 @@ impl Machine {
         }
     }
 
-    /// Makes a journal of `bytes` protect dirty data, instead of a UPS.
-    pub(crate) fn attach_journal(&mut self, bytes: u64, checkpoints: Checkpoints) {
-        let volume_bytes = self.disk.size_bytes();
-        let (_, host) = self.cache.as_mut().expect("only a cache has a journal");
-        host.attach_journal(bytes, volume_bytes, checkpoints);
-    }
-
     #[cfg(test)]
     pub(crate) fn set_link(&mut self, link: Link) {
         self.link = link;
@@ -363,4 +356,11 @@ pub(crate) fn preload(machine: &mut Machine, granules: Vec<Granule>) {
 pub(crate) fn end_former_forecasts(machine: &mut Machine) {
     let (_, host) = machine.cache.as_mut().expect("there is a cache");
     host.end_former_forecasts();
+}
+
+/// Makes a journal of `bytes` protect dirty data, instead of a UPS.
+pub(crate) fn attach_journal(machine: &mut Machine, bytes: u64, checkpoints: Checkpoints) {
+    let volume_bytes = machine.disk.size_bytes();
+    let (_, host) = machine.cache.as_mut().expect("only a cache has a journal");
+    host.attach_journal(bytes, volume_bytes, checkpoints);
 }

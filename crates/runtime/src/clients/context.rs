@@ -3,7 +3,7 @@
 //! Implements the traits of `forebay-frontend` over the worker's state, which it borrows for one
 //! call.
 
-use super::inquiry::PendingQuery;
+use super::inquiry::{DirtyRanges, PendingQuery};
 use super::{Client, HUGE_BYTES, Queue, Submitted, Ticket, Waiter};
 use super::{bytes_of, is_stable, is_write};
 use crate::pool::{CACHE_LINE_BYTES, prefetch};
@@ -79,11 +79,12 @@ impl<R: Reactor> Context<'_, R> {
         front: &mut F,
         query: &ExtentQuery,
         extents: &[Extent],
+        mut dirty: DirtyRanges,
     ) {
         let Some(volume) = self.host.clients.complete_query(query.client) else { return };
         // Data that has become dirty meanwhile is not in the backend's answer.
-        let is_dirty = self.host.shared.shards.is_dirty(volume);
-        front.extents(self, query, if is_dirty { &[] } else { extents });
+        dirty.add(&self.host.shared.shards, volume, query.range);
+        front.extents(self, query, &dirty.overlay(query.range, extents));
     }
 
     /// Accepts a request of a client that has entered a volume, and counts it.
@@ -212,12 +213,13 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
         let WorkerHost { shared, clients, worker, .. } = &mut *self.host;
         let Some(client) = clients.get_mut(query.client) else { return false };
         let Some(volume) = client.volume.clone() else { return false };
-        // The backend does not know of dirty data, so the whole range may be allocated.
-        if shared.shards.is_dirty(volume.id) {
-            return false;
-        }
+        // The backend does not know of dirty data. What is dirty now is on the disk, or still
+        // dirty, when the backend is queried.
+        let mut dirty = DirtyRanges::default();
+        dirty.add(&shared.shards, volume.id, query.range);
         client.requests += 1;
-        volume.query_extents(PendingQuery::new(Arc::clone(&shared.inboxes[*worker]), query));
+        let inbox = Arc::clone(&shared.inboxes[*worker]);
+        volume.query_extents(PendingQuery::new(inbox, query, dirty));
         true
     }
 

@@ -18,7 +18,7 @@ pub(crate) use budget::{Acquired, Budget, HUGE_BYTES, PIECE_BYTES, Queue, Waiter
 pub(crate) use clock::ClientClock;
 pub(crate) use context::Context;
 pub(crate) use in_flight::{InFlight, Ticket};
-pub(crate) use inquiry::ExtentQueries;
+pub(crate) use inquiry::{DirtyRanges, ExtentQueries};
 pub(crate) use waiting::waiting;
 
 use crate::service::VolumeSettings;

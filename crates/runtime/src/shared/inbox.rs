@@ -1,5 +1,6 @@
 //! The inboxes of the workers: how other threads reach a worker.
 
+use crate::clients::DirtyRanges;
 use crate::locks::Lock;
 use crate::worker::Tasks;
 use forebay_backend::CompletionSink;
@@ -24,7 +25,7 @@ pub(crate) enum Message {
     /// Memory for which the client is queued may be free now.
     MemoryFree { client: ClientId },
     /// The answer to an extent query; without extents if they are unknown.
-    Extents { query: ExtentQuery, extents: Vec<Extent> },
+    Extents { query: ExtentQuery, extents: Vec<Extent>, dirty: DirtyRanges },
     /// A message of the front end's own type.
     FrontEnd(Box<dyn Any + Send>),
     /// Run this on the thread of the worker.

@@ -237,12 +237,6 @@ impl Shards {
         lines as u64 * LINE_BYTES
     }
 
-    /// Whether a volume has dirty data. All shards must have the volume, as they do while it has
-    /// clients.
-    pub(crate) fn is_dirty(&self, id: VolumeId) -> bool {
-        self.each().any(|shard| shard.volume(id).dirty_lines() > 0)
-    }
-
     /// Whether sectors of a volume are lost. All shards must have the volume.
     pub(crate) fn has_lost(&self, id: VolumeId) -> bool {
         self.each().any(|shard| shard.volume(id).lost_sectors() > 0)

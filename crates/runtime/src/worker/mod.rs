@@ -17,6 +17,7 @@ pub(crate) use tasks::{Outstanding, Tasks};
 
 use crate::clients::{ClientClock, ClientTable, Completions, Context, Deliveries, InFlight};
 use crate::learn::PendingNeeds;
+use crate::protect::journal::distance;
 use crate::protect::patrol::Patrol;
 use crate::reactor::{Event, Reactor};
 use crate::shared::{Inbox, Message, Shared};
@@ -201,9 +202,9 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                         front.memory_free(&mut context, client);
                     }
                 }
-                Message::Extents { query, extents } => {
+                Message::Extents { query, extents, dirty } => {
                     let (front, mut context) = self.parts();
-                    context.deliver_extents(front, &query, &extents);
+                    context.deliver_extents(front, &query, &extents, dirty);
                 }
                 Message::FrontEnd(message) => {
                     let message = message.downcast().expect("sent by the front end's own mailer");
@@ -292,7 +293,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 in_shard.set_pace(pace);
                 let used = volume.journal.as_ref().filter(|_| in_shard.dirty_lines() > 0);
                 if let Some(used) = used {
-                    let (left, all) = used.journal.distance(used.number);
+                    let (left, all) = distance(&used.journal, used.number);
                     in_shard.set_log_distance(left, all);
                 }
             }

@@ -152,6 +152,9 @@ fn block_status_reports_allocation(engine: Engine) {
     // The file still has a hole there, but dirty data in the pool must not be reported as a hole.
     let said = client.block_status(MIB, 65536).unwrap();
     assert!(said.iter().all(|extent| !extent.hole && !extent.zero), "{said:?}");
+    // The rest is as the file says.
+    let said = client.block_status(0, 4 * MIB).unwrap();
+    assert_eq!(said, [hole(MIB), data(65536), hole(3 * MIB - 65536)]);
     assert_eq!(client.flush(), Ok(()));
     let said = client.block_status(0, 4 * MIB).unwrap();
     assert_eq!(said, [hole(MIB), data(65536), hole(3 * MIB - 65536)]);

@@ -3,7 +3,7 @@
 use super::{Dispatcher, FlushStage, PartName, Payload};
 use crate::host::Host;
 use crate::{Barrier, JobId, Request, RequestKind, Wait};
-use forebay_engine::{Attempt, Outbox, Protection, Shard};
+use forebay_engine::{Attempt, Outbox, Protection, Shard, checkpoint};
 use forebay_types::IoResult;
 
 impl<H: Host> Dispatcher<H> {
@@ -53,7 +53,7 @@ impl<H: Host> Dispatcher<H> {
         let is_urgent = kind != RequestKind::Checkpoint { urgent: false };
         self.call_all_shards(host, id, |shard, now_ms, out| match is_urgent {
             true => shard.flush(volume, part, now_ms, out),
-            false => shard.checkpoint(volume, part, now_ms, out),
+            false => checkpoint(shard, volume, part, now_ms, out),
         });
     }
 

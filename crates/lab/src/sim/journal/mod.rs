@@ -333,7 +333,7 @@ impl Journal {
     /// checkpoint had to begin at once.
     pub(crate) fn distance(&self, run: &mut Run, volume: VolumeId) -> (u64, u64) {
         let Some(number) = self.number(volume) else { return (1, 1) };
-        let (left, all) = self.log.distance(number);
+        let (left, all) = forebay_journal::distance(&self.log, number);
         if run.dice.chance(50_000) { (0, all) } else { (left, all) }
     }
 

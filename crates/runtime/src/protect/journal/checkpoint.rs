@@ -1,11 +1,12 @@
 //! Begins checkpoints, and makes the workers destage the volumes that take part.
 //!
-//! A checkpoint destages at the pace of background writeback. The shards learn from
-//! [`Journal::distance`] how much space the log has left: from a quarter of it on they speed up, and
-//! they destage at once when the log is about to admit no more writes.
+//! A checkpoint destages at the pace of background writeback. The shards learn from [`distance`]
+//! how much space the log has left: once a quarter is in use they speed up, and they destage at
+//! once when the log is about to admit no more writes.
 
 use super::{Journal, State, TICK, stuck};
 use crate::shared::Message;
+use forebay_journal::checkpoints_in_progress;
 use forebay_types::{IoError, IoResult, VolumeId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +17,23 @@ const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
 /// The minimum interval between two checkpoints for lack of space, while a failing or slow disk
 /// keeps the space in use.
 const CHECKPOINT_PAUSE: Duration = Duration::from_secs(1);
+
+/// A checkpoint to begin at once.
+#[derive(Debug, Default)]
+pub(super) struct Urgent {
+    /// It is to begin, and to close the current segment of the log.
+    pub is_due: bool,
+    /// Numbers of the volumes with an earlier checkpoint in progress, which has to end first.
+    pub waits_for: Vec<u16>,
+}
+
+/// The space that the log has left for a volume, and its maximum; see
+/// [`forebay_journal::distance`].
+pub(crate) fn distance(journal: &Journal, number: u16) -> (u64, u64) {
+    let state = journal.lock();
+    let (left, all) = forebay_journal::distance(&state.log, number);
+    if state.urgent.waits_for.contains(&number) { (0, all) } else { (left, all) }
+}
 
 impl Journal {
     pub(super) fn checkpoint_if_due(self: &Arc<Self>, state: &mut State) {
@@ -29,13 +47,11 @@ impl Journal {
             return;
         }
         let pause = if state.log.is_blocked() { CHECKPOINT_PAUSE } else { TICK / 10 };
-        let now = std::mem::take(&mut state.checkpoint_now);
+        let now = std::mem::take(&mut state.urgent.is_due);
         if now {
             state.log.skip_to_next_segment();
             state.log.reclaim();
-            let State { log, hurried, .. } = state;
-            hurried.clear();
-            hurried.extend(log.checkpoints_in_progress());
+            state.urgent.waits_for = checkpoints_in_progress(&state.log).collect();
         }
         let due = state.log.wants_checkpoint() && age >= pause || age >= CHECKPOINT_EVERY || now;
         if !due {
@@ -50,14 +66,6 @@ impl Journal {
                 None => state.log.end_checkpoint(number, Err(IoError::Shutdown)),
             }
         }
-    }
-
-    /// The space that the log has left for a volume, and its maximum; see
-    /// [`forebay_journal::Log::distance`].
-    pub(crate) fn distance(&self, number: u16) -> (u64, u64) {
-        let state = self.lock();
-        let (left, all) = state.log.distance(number);
-        if state.hurried.contains(&number) { (0, all) } else { (left, all) }
     }
 
     /// Destages a volume's dirty data, for a checkpoint if `number` is given: at once if it is

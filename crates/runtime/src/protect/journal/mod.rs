@@ -30,6 +30,7 @@ mod writer;
 
 pub(crate) use ahead::ReadAhead;
 pub(crate) use attach::Attachment;
+pub(crate) use checkpoint::distance;
 pub use devices::MemberRecord;
 pub(crate) use devices::Reader;
 pub(crate) use error::{ERASE_FOR_NEW, ERASE_UNNEEDED, NAME_ANOTHER, remedy_for_recovery};
@@ -95,11 +96,7 @@ pub(crate) struct State {
     sampling: Vec<u16>,
     /// When the last checkpoint began.
     checkpoint_at: Instant,
-    /// Begin a checkpoint at once, and close the current segment of the log.
-    checkpoint_now: bool,
-    /// Numbers of the volumes with a checkpoint in progress that another one waits for, which is to
-    /// begin at once.
-    hurried: Vec<u16>,
+    urgent: checkpoint::Urgent,
     /// Displaced devices that the thread is to mark as failed.
     gone: [bool; 2],
     stopping: bool,
@@ -174,8 +171,7 @@ impl Journal {
             disks: Vec::new(),
             sampling: Vec::new(),
             checkpoint_at: Instant::now(),
-            checkpoint_now: false,
-            hurried: Vec::new(),
+            urgent: checkpoint::Urgent::default(),
             gone: [false; 2],
             stopping: false,
         };

@@ -230,7 +230,7 @@ fn report(journal: &Journal, repairs: Vec<(CopyRange, (u64, u64))>, damaged: Opt
             position,
             "journal unreadable; flushing everything it holds to the disks: replace the device"
         );
-        state.checkpoint_now = true;
+        state.urgent.is_due = true;
     }
     journal.wake(&mut state);
 }

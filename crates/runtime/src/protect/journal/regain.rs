@@ -343,7 +343,7 @@ mod tests {
             lose_sectors(&runtime, id, 0, 0x0f);
             // The destage of the other sectors keeps the line in use.
             disk.close(Kinds::WRITE);
-            runtime.run_on(0, move |tasks| tasks.checkpoint(id, Box::new(|_| ()))).unwrap();
+            runtime.run_on(0, move |tasks| tasks.checkpoint(id, true, Box::new(|_| ()))).unwrap();
             assert!(disk.wait_held(1, PATIENCE));
             assert_eq!(search(&used.journal, used.number, id), Ok(false));
             assert!(!is_searched(&used.journal, used.number, id));

@@ -33,9 +33,10 @@ impl Journal {
             return;
         }
         state.log.end_checkpoint(number, result);
-        if let Some(at) = state.hurried.iter().position(|&other| other == number) {
-            state.hurried.remove(at);
-            state.checkpoint_now = true;
+        let waits_for = &mut state.urgent.waits_for;
+        if let Some(at) = waits_for.iter().position(|&other| other == number) {
+            waits_for.remove(at);
+            state.urgent.is_due = true;
         }
         self.wakeup.notify_all();
         let (epoch, places) = state.log.stale_places(number);
