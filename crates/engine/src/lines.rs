@@ -18,7 +18,6 @@ use crate::writeback::quota::Quota;
 use crate::{
     IoId, LineMeta, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Protection, Slot, Verdict,
 };
-use forebay_policy::Hint;
 use forebay_types::{ByteRange, Mode, VolumeId};
 
 /// The lines of one volume, with the components that describe them. Borrowed from the shard for one
@@ -217,7 +216,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         rewritten: u8,
         out: &mut Outbox,
     ) -> Option<Slot> {
-        let new = self.index.reserve(self.index.get(slot).key, Hint::Normal)?;
+        let new = self.index.reserve()?;
         self.move_to(slot, new, rewritten, out);
         Some(new)
     }

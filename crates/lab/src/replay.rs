@@ -19,6 +19,7 @@ use forebay_types::{LINE_BYTES, Size};
 use std::collections::HashMap;
 
 /// A trace prepared for replay: blocks are numbered in the order of their first access.
+#[derive(Clone, Debug)]
 pub struct Workload {
     /// The trace's name.
     pub name: String,
@@ -227,19 +228,22 @@ pub fn replay(workload: &Workload, policy: &mut dyn Eviction, capacity: usize) -
     Outcome { access_count: workload.counted_len(), miss_count }
 }
 
-/// Replays a workload through Weir, with hints for writes, and counts only the reads, as the engine
-/// does.
-pub(crate) fn replay_reads(workload: &Workload, capacity: usize) -> Outcome {
+/// Replays a workload through Weir, with hints for writes, as the engine gives them. Counts the
+/// reads, and all accesses.
+pub(crate) fn replay_hinted(workload: &Workload, capacity: usize) -> [Outcome; 2] {
     let mut policy = Weir::new(capacity);
     let mut cache = Cache::new(workload, &mut policy, capacity);
-    let (mut access_count, mut miss_count) = (0, 0);
+    let mut outcomes = [Outcome { access_count: 0, miss_count: 0 }; 2];
     for (i, (&block, &is_write)) in workload.accesses.iter().zip(&workload.is_write).enumerate() {
         let is_miss = cache.access(block, if is_write { Hint::Write } else { Hint::Normal });
-        if !is_write && i >= workload.warm_up_len {
-            (access_count, miss_count) = (access_count + 1, miss_count + u64::from(is_miss));
+        if i >= workload.warm_up_len {
+            for outcome in &mut outcomes[usize::from(is_write)..] {
+                outcome.access_count += 1;
+                outcome.miss_count += u64::from(is_miss);
+            }
         }
     }
-    Outcome { access_count, miss_count }
+    outcomes
 }
 
 /// A cache of lines without data, which are clean.

@@ -102,8 +102,8 @@ pub trait Eviction: Send {
     /// Its name in tables.
     fn name(&self) -> &'static str;
 
-    /// Inserts the line `key` in `slot`. If [`Eviction::evict`] freed the slot, `key` equals its
-    /// `incoming`.
+    /// Inserts the line `key` in `slot`. If [`Eviction::evict`] freed the slot, and not
+    /// [`Eviction::vacate`], `key` equals its `incoming`.
     ///
     /// # Panics
     /// Panics if the slot is resident or not below the capacity.
@@ -176,6 +176,12 @@ pub trait Eviction: Send {
     /// call continues the search, so repeated calls find an evictable line if there is one. A call
     /// may be repeated for the same `incoming`, and need not be followed by its insertion.
     fn evict(&mut self, incoming: u64, hint: Hint, lines: &dyn Lines) -> Option<Slot>;
+
+    /// Like [`Eviction::evict`], for a slot that gets its line later, while other lines may be
+    /// evicted and inserted, or that gets no line of the policy.
+    fn vacate(&mut self, lines: &dyn Lines) -> Option<Slot> {
+        self.evict(0, Hint::Stream, lines)
+    }
 
     /// Sets how many lines may be resident, at most the capacity with which the policy was created.
     /// Slots are still numbered up to that capacity. More lines may be resident until they are

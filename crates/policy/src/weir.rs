@@ -19,6 +19,12 @@
 //! `BOUNDARY_STEP` lines in favour of its queue. The boundary converges where one more line is
 //! worth the same on either side.
 //!
+//! In a shard, not every line can be evicted. Slots for a long write are reserved before its lines
+//! are known, and lines of a long read, or dirty ones, stay until the disk is done. All of these
+//! are new lines, so the small queue provides their slots: vacated slots count as part of it, and
+//! while it has no line to evict, its target rises above the boundary. Otherwise main would provide
+//! them, and be filled with lines without hits in return: each long request would flush it.
+//!
 //! Lines of recognised streams skip the window, need one more hit for promotion (the first is the
 //! one that the prefetch predicted), and neither use nor leave ghosts: a stream of any length
 //! passes through the older part of the small queue.
@@ -44,6 +50,7 @@
 //! Per line: 8 bytes of links, 1 of state, 4.4 of ghosts.
 
 use self::promotion::{Class, NO_CLASS, Promotion};
+use self::state::{AFTER_HIT, AFTER_WRITE, HITS_MAX, Queue, State};
 use self::writes::WriteValue;
 use crate::fingerprints::{Fingerprints, Origin};
 use crate::list::{Links, List, NIL, PASS_OVER_MAX};
@@ -76,24 +83,6 @@ const RENEWAL_PERIOD: u32 = 64;
 /// A forecast may evict lines without hits from the back of main: from as many lines as main's
 /// length divided by this.
 const WALK_SHARE: usize = 2;
-/// Maximum hits counted for a line. In main, each hit spares the line once when its turn to be
-/// evicted comes.
-const HITS_MAX: u8 = 3;
-
-/// The list that a resident line is in. The small queue has two: the window, which is its newer
-/// part, and the older part.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Queue {
-    Window,
-    Small,
-    Main,
-    Waiting,
-}
-
-/// The state of a resident line, in one byte.
-#[derive(Clone, Copy)]
-struct State(u8);
-
 /// See the module documentation.
 pub struct Weir {
     links: Links,
@@ -116,8 +105,16 @@ pub struct Weir {
     ghosts: Fingerprints,
     /// The number of lines that may be resident. The lengths below are shares of it.
     capacity: usize,
-    /// The target length of window and small together.
+    /// The target length of window and small together: the boundary, unless the floor is higher.
     small_len_target: usize,
+    /// The length that the small queue needs because few of its lines can be evicted. Zero if it
+    /// needs no more than the boundary.
+    small_len_floor: usize,
+    /// The sum of the floor's heights above the boundary, over the evictions from the small queue
+    /// since the floor fell.
+    floor_debt: usize,
+    /// Slots of evicted lines that have no line yet.
+    vacated: usize,
     small_len_min: usize,
     small_len_max: usize,
     promotion: Promotion,
@@ -154,6 +151,9 @@ impl Weir {
             ghosts: Fingerprints::new(capacity, share(GHOST_SHARE), share(WATCH_SHARE)),
             capacity,
             small_len_target: share(SMALL_SHARE),
+            small_len_floor: 0,
+            floor_debt: 0,
+            vacated: 0,
             small_len_min: share(SMALL_SHARE_MIN),
             small_len_max: share(SMALL_SHARE_MAX),
             promotion: Promotion::new(share(WATCH_SHARE)),
@@ -182,7 +182,7 @@ impl Weir {
             }
         }
         // Below its share, main displaces no line.
-        let has_space = self.main.len() + self.small_len_target < self.capacity;
+        let has_space = self.main.len() + self.small_len_wanted() < self.capacity;
         (has_space || self.promotion.admit(class, self.main.len())).then_some(class)
     }
 
@@ -195,6 +195,8 @@ impl Weir {
     /// main. An insertion adds one and moves the boundary by [`BOUNDARY_STEP`] lines at most.
     fn age_lines(&mut self) {
         let window_len_max = (self.small_len_target as f64 * WINDOW_SHARE).ceil() as usize;
+        let len_max = self.small_len_wanted().saturating_sub(self.vacated);
+        let len_max = len_max.max(self.small_len_target / 2);
         for _ in 0..=BOUNDARY_STEP {
             if self.window.len() > window_len_max {
                 let slot = self.window.back();
@@ -205,7 +207,7 @@ impl Weir {
             // The small queue exceeds its target while main is below its share, and after the
             // capacity was reduced. Otherwise an eviction precedes each insertion.
             let slot = self.small.back();
-            if self.small_len() > self.small_len_target && slot != NIL && self.may_fill_main(slot) {
+            if self.small_len() > len_max && self.may_fill_main(slot) {
                 self.count_exit(slot);
                 self.take(slot);
                 self.put(slot, State::main(NO_CLASS));
@@ -213,8 +215,12 @@ impl Weir {
         }
     }
 
-    /// Whether a line of the small queue may enter main without a hit: a stream must not fill main.
+    /// Whether a line of the small queue, if there is one, may enter main without a hit: a stream
+    /// must not fill main.
     fn may_fill_main(&self, slot: Slot) -> bool {
+        if slot == NIL {
+            return false;
+        }
         let state = self.states[slot as usize];
         !state.is_stream() && (self.writes.pay() || !state.is_unread())
     }
@@ -231,6 +237,66 @@ impl Weir {
     /// Lines in the small queue, the window included.
     fn small_len(&self) -> usize {
         self.window.len() + self.small.len()
+    }
+
+    /// The length of the small queue from which on it provides the slots of new lines.
+    fn small_len_wanted(&self) -> usize {
+        self.small_len_target.max(self.small_len_floor)
+    }
+
+    /// Evicts a line for one that is not of a forecast.
+    fn evict_for_line(&mut self, lines: &dyn Lines) -> Option<Slot> {
+        let found = self.evict_by_length(lines).or_else(|| self.evict_from_waiting(lines));
+        self.vacated += usize::from(found.is_some());
+        found
+    }
+
+    /// Evicts a line of the small queue, if that has its length, otherwise of main.
+    fn evict_by_length(&mut self, lines: &dyn Lines) -> Option<Slot> {
+        let resident = self.small_len() + self.borrowed;
+        let len = resident + self.vacated;
+        let is_short = len < self.small_len_wanted();
+        // Vacated slots leave the queue half of its lines, or no hit could promote a new one.
+        let is_halved = self.vacated > 0 && resident <= self.small_len_target / 2;
+        if is_halved && !is_short {
+            self.raise_floor(len);
+        }
+        if is_halved || is_short {
+            return self.evict_from_main(lines).or_else(|| self.evict_after_main(lines));
+        }
+        let found = self.evict_from_small(lines).or_else(|| self.evict_from_window(lines));
+        match found {
+            Some(_) => self.lower_floor(),
+            None => self.raise_floor(len),
+        }
+        found.or_else(|| self.evict_from_main(lines))
+    }
+
+    /// Evicts a line although main, which should provide it, has no evictable one.
+    fn evict_after_main(&mut self, lines: &dyn Lines) -> Option<Slot> {
+        let found = self.evict_from_small(lines).or_else(|| self.evict_from_window(lines));
+        // The older part may have promoted all its lines.
+        found.or_else(|| self.evict_from_main(lines))
+    }
+
+    /// Lets the small queue, which takes `len` slots, take one of main's.
+    fn raise_floor(&mut self, len: usize) {
+        self.small_len_floor = (len + 1).min(self.capacity);
+    }
+
+    /// Lets the floor fall towards the boundary: to a third of its height above it while the small
+    /// queue evicts as many lines as the cache has.
+    fn lower_floor(&mut self) {
+        let height = self.small_len_floor.saturating_sub(self.small_len_target);
+        if height == 0 {
+            (self.small_len_floor, self.floor_debt) = (0, 0);
+            return;
+        }
+        self.floor_debt += height;
+        if self.floor_debt >= self.capacity {
+            self.floor_debt = 0;
+            self.small_len_floor -= 1;
+        }
     }
 
     /// Promotes hit lines of the older part to main until it finds a line to evict.
@@ -264,7 +330,7 @@ impl Weir {
     /// Moves an unhit line of the small queue to main, if it is its turn. The caller then evicts
     /// from main.
     fn renews_main(&mut self, slot: Slot) -> bool {
-        let has_space = self.main.len() + self.small_len_target < self.capacity;
+        let has_space = self.main.len() + self.small_len_wanted() < self.capacity;
         if has_space || !self.may_fill_main(slot) {
             return false;
         }
@@ -312,6 +378,10 @@ impl Weir {
     fn evict_from_waiting(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let slot = self.links.last_evictable(&mut self.waiting, lines)?;
         Some(self.remove_evicted(slot, lines))
+    }
+
+    fn resident(&self) -> usize {
+        self.small_len() + self.main.len() + self.waiting.len()
     }
 
     /// Evicts a line for one that a forecast needs: the next one without hits, of the small queue
@@ -413,6 +483,9 @@ impl Eviction for Weir {
 
     fn on_insert(&mut self, slot: Slot, key: u64, hint: Hint) {
         let recalled = self.recalled.take();
+        // Some slots never get a line of the policy.
+        let free = self.capacity.saturating_sub(self.resident() + 1);
+        self.vacated = self.vacated.saturating_sub(1).min(free);
         if hint == Hint::Stream {
             self.put(slot, State::new(Queue::Small, true));
             return;
@@ -533,18 +606,18 @@ impl Eviction for Weir {
             self.recalled = Some((incoming, self.recall(incoming)));
         }
         if hint == Hint::Forecast {
-            return self.evict_for_forecast(lines);
+            let found = self.evict_for_forecast(lines);
+            self.vacated += usize::from(found.is_some());
+            return found;
         }
-        let found = if self.small_len() + self.borrowed >= self.small_len_target {
-            let found = self.evict_from_small(lines).or_else(|| self.evict_from_window(lines));
-            found.or_else(|| self.evict_from_main(lines))
-        } else {
-            let found = self.evict_from_main(lines).or_else(|| self.evict_from_small(lines));
-            let found = found.or_else(|| self.evict_from_window(lines));
-            // The older part may have promoted all its lines.
-            found.or_else(|| self.evict_from_main(lines))
-        };
-        found.or_else(|| self.evict_from_waiting(lines))
+        self.evict_for_line(lines)
+    }
+
+    fn vacate(&mut self, lines: &dyn Lines) -> Option<Slot> {
+        let found = self.evict_for_line(lines);
+        // The next insertion may come after many evictions.
+        self.age_lines();
+        found
     }
 
     fn set_capacity(&mut self, lines: usize) {
@@ -560,6 +633,7 @@ impl Eviction for Weir {
             share_of(lines, learned).clamp(self.small_len_min, self.small_len_max);
         self.ghosts.set_lens(share_of(lines, GHOST_SHARE), share_of(lines, WATCH_SHARE));
         self.promotion.set_watch_len(share_of(lines, WATCH_SHARE));
+        self.small_len_floor = self.small_len_floor.min(lines);
         self.capacity = lines;
     }
 
@@ -586,10 +660,10 @@ impl Eviction for Weir {
                 assert!(is_allowed, "stream line in slot {slot} is outside the small queue");
             });
         }
-        let resident = self.small_len() + self.main.len() + self.waiting.len();
-        assert_eq!(self.links.listed_count(), resident);
+        assert_eq!(self.links.listed_count(), self.resident());
         let range = self.small_len_min..=self.small_len_max;
         assert!(range.contains(&self.small_len_target), "the boundary is out of its range");
+        assert!(self.small_len_floor <= self.states.len(), "the floor is above the capacity");
         let is_in_main = self.walk == NIL
             || self.links.is_listed(self.walk)
                 && self.states[self.walk as usize].queue() == Queue::Main;
@@ -603,151 +677,8 @@ fn share_of(capacity: usize, share: f64) -> usize {
     ((capacity as f64 * share) as usize).max(1)
 }
 
-/// [`State::after_hit`] of each state: a hit takes one load instead of branches that are often
-/// mispredicted.
-static AFTER_HIT: [State; 256] = {
-    let mut table = [State(0); 256];
-    let mut bits = 0;
-    while bits < table.len() {
-        table[bits] = State(bits as u8).after_hit();
-        bits += 1;
-    }
-    table
-};
-
-/// [`State::after_write`] of each state.
-static AFTER_WRITE: [State; 256] = {
-    let mut table = [State(0); 256];
-    let mut bits = 0;
-    while bits < table.len() {
-        table[bits] = State(bits as u8).after_write();
-        bits += 1;
-    }
-    table
-};
-
-/// From the lowest bit: two bits of the queue, two of the hits; in the small queue, a bit for a
-/// line of a stream and one for its predicted hit, and a bit for a line that a write brought and
-/// one for the first read of it; in main, four bits of the class; for a waiting line, the parity of
-/// its forecast.
-impl State {
-    const STREAM_BIT: u8 = 1 << 4;
-    /// Set for a line of a stream until its predicted hit.
-    const PREDICTED_BIT: u8 = 1 << 5;
-    /// Set for a line that entered the cache by a write.
-    const WRITTEN_BIT: u8 = 1 << 6;
-    /// Set for such a line that was read in the older part of the small queue.
-    const READ_BIT: u8 = 1 << 7;
-
-    /// The state of a line that enters the small queue.
-    const fn new(queue: Queue, is_stream: bool) -> Self {
-        Self(queue as u8 | if is_stream { Self::STREAM_BIT | Self::PREDICTED_BIT } else { 0 })
-    }
-
-    /// The state of a line that enters the cache by a write.
-    const fn written(self) -> Self {
-        Self(self.0 | Self::WRITTEN_BIT)
-    }
-
-    /// The state of a line that moves from the window to the older part.
-    const fn in_small(self) -> Self {
-        Self(Queue::Small as u8 | self.0 & Self::WRITTEN_BIT)
-    }
-
-    /// The state of a line that was read once, as predicted.
-    const fn used_stream() -> Self {
-        Self(Queue::Small as u8 | Self::STREAM_BIT)
-    }
-
-    /// The state of a line that waits for its use.
-    const fn waiting(forecast: u8) -> Self {
-        Self(Queue::Waiting as u8 | forecast << 4)
-    }
-
-    /// The parity of the forecast of a waiting line.
-    const fn forecast(self) -> u8 {
-        self.0 >> 4
-    }
-
-    /// The state of a line that enters main.
-    const fn main(class: Class) -> Self {
-        Self(Queue::Main as u8 | class << 4)
-    }
-
-    const fn queue(self) -> Queue {
-        match self.0 & 3 {
-            0 => Queue::Window,
-            1 => Queue::Small,
-            2 => Queue::Main,
-            _ => Queue::Waiting,
-        }
-    }
-
-    const fn hits(self) -> u8 {
-        (self.0 >> 2) & 3
-    }
-
-    const fn is_stream(self) -> bool {
-        self.0 & Self::STREAM_BIT != 0 && matches!(self.queue(), Queue::Window | Queue::Small)
-    }
-
-    /// Whether it has no hits and none is predicted.
-    const fn is_unhit(self) -> bool {
-        let is_predicted = self.is_stream() && self.0 & Self::PREDICTED_BIT != 0;
-        self.hits() == 0 && !is_predicted
-    }
-
-    const fn is_written(self) -> bool {
-        self.0 & Self::WRITTEN_BIT != 0 && matches!(self.queue(), Queue::Window | Queue::Small)
-    }
-
-    const fn was_read(self) -> bool {
-        self.0 & Self::READ_BIT != 0
-    }
-
-    /// Whether a write brought the line, and no read of it counted.
-    const fn is_unread(self) -> bool {
-        self.is_written() && !self.was_read()
-    }
-
-    /// The class of a line in main whose outcome has not been counted yet.
-    const fn class(self) -> Class {
-        self.0 >> 4
-    }
-
-    /// The state after a hit.
-    const fn after_hit(self) -> Self {
-        let counts_hit = self.hits() < HITS_MAX;
-        match self.queue() {
-            Queue::Main if counts_hit => Self(self.0 + (1 << 2)),
-            Queue::Main => self,
-            _ if self.0 & Self::PREDICTED_BIT != 0 => Self(self.0 & !Self::PREDICTED_BIT),
-            Queue::Small => {
-                let read = if self.is_written() { Self::READ_BIT } else { 0 };
-                Self((self.0 | read) + if counts_hit { 1 << 2 } else { 0 })
-            }
-            Queue::Window | Queue::Waiting => self,
-        }
-    }
-
-    /// The state after a write that counts as a hit.
-    const fn after_write(self) -> Self {
-        let after = self.after_hit();
-        if self.is_written() {
-            Self(after.0 & !Self::READ_BIT | self.0 & Self::READ_BIT)
-        } else {
-            after
-        }
-    }
-
-    /// Spends a hit of a line in main, and clears its class: the hit has been counted for it.
-    fn spend_hit(&mut self) {
-        assert!(self.hits() > 0, "a line without hits spends one");
-        self.0 = (self.0 & 0xf) - (1 << 2);
-    }
-}
-
 mod promotion;
+mod state;
 mod writes;
 
 #[cfg(test)]

@@ -331,7 +331,7 @@ impl<M: LineTable> Slots<M> {
     /// if necessary. `None` if every line is dirty, pinned or retained, or, for a forecast, too
     /// valuable.
     pub(crate) fn allocate(&mut self, key: LineKey, hint: Hint) -> Option<Slot> {
-        let slot = self.reserve(key, hint)?;
+        let slot = self.take_slot(Some((key, hint)))?;
         self.place(slot, key, hint);
         Some(slot)
     }
@@ -356,7 +356,7 @@ impl<M: LineTable> Slots<M> {
     /// Reserves a detached slot for `key`, under one pin. Later it is adopted, becomes the target
     /// of a relocation, or is freed with its last pin.
     pub(crate) fn reserve_detached(&mut self, key: LineKey) -> Option<Slot> {
-        let slot = self.reserve(key, Hint::Write)?;
+        let slot = self.reserve()?;
         self.set_key(slot, key, 1, DETACHED);
         Some(slot)
     }
@@ -527,8 +527,14 @@ impl<M: LineTable> Slots<M> {
 
     /// Reserves a slot, evicting another line if necessary. The slot is neither free nor resident
     /// until it is placed, relocated to or freed. `None` if every line is dirty, pinned or
-    /// retained, or, for a forecast, too valuable.
-    pub(crate) fn reserve(&mut self, incoming: LineKey, hint: Hint) -> Option<Slot> {
+    /// retained.
+    pub(crate) fn reserve(&mut self) -> Option<Slot> {
+        self.take_slot(None)
+    }
+
+    /// Takes a free slot, or that of another line, for a line that is inserted next, if it is known
+    /// already.
+    fn take_slot(&mut self, incoming: Option<(LineKey, Hint)>) -> Option<Slot> {
         if let Some(slot) = self.slabs.first_free() {
             self.slabs.pop_free(slot, self.get(slot).pins);
             return Some(slot);
@@ -537,10 +543,13 @@ impl<M: LineTable> Slots<M> {
             return Some(slot);
         }
         let view = View { lines: &self.lines, slabs: &self.slabs };
-        let victim = self.policy.evict(incoming.hash(), hint, &view);
-        let victim = match hint {
+        let victim = match incoming {
+            Some((key, hint)) => self.policy.evict(key.hash(), hint, &view),
+            None => self.policy.vacate(&view),
+        };
+        let victim = match incoming {
             // Lines that the policy does not choose are worth more than those of a forecast.
-            Hint::Forecast => victim?,
+            Some((_, Hint::Forecast)) => victim?,
             _ => victim.or_else(|| self.find_victim())?,
         };
         let line = *self.get(victim);

@@ -99,7 +99,7 @@ impl<M: LineTable> Writer<'_, M> {
         if free && !self.lines.is_closed(line) {
             return Some(slot);
         }
-        let new = self.lines.index.reserve(self.lines.index.get(slot).key, Hint::Write)?;
+        let new = self.lines.index.reserve()?;
         self.lines.index.pin(slot);
         self.lines.move_to(slot, new, mask, out);
         self.lines.index.unpin(new);
@@ -155,7 +155,7 @@ impl<M: LineTable> Writer<'_, M> {
             if found.is_some_and(|slot| self.may_overwrite(slot, line.mask)) {
                 continue;
             }
-            let Some(slot) = self.lines.index.reserve(line.key, Hint::Write) else {
+            let Some(slot) = self.lines.index.reserve() else {
                 while let Some(slot) = self.scratch.reserved.pop() {
                     self.lines.index.free_slot(slot);
                 }

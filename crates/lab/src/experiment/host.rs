@@ -17,11 +17,25 @@ use forebay_types::{
 use forebay_volume::{Admission, Barrier, Host, JobId, Mergeable, Reply, Streams, merge};
 use std::rc::Rc;
 
-/// The runtime's number of shards per worker, and their minimum size.
-const SHARDS_MAX: u64 = 4;
+/// The minimum size of a shard, as in the runtime.
 const SHARD_BYTES_MIN: u64 = 16 << 20;
 /// The disk counts as being read for this long after the last read, as in the runtime.
 const READING_NS: u64 = 100_000_000;
+
+/// The cache of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CacheSetup {
+    pub mode: Mode,
+    pub shards_max: u64,
+    pub reads_ahead: bool,
+}
+
+impl CacheSetup {
+    /// A cache in `mode`, with the runtime's number of shards per worker and with read-ahead.
+    pub(crate) const fn whole(mode: Mode) -> Self {
+        Self { mode, shards_max: 4, reads_ahead: true }
+    }
+}
 
 pub(crate) enum Purpose {
     /// A request of a client without a cache.
@@ -64,7 +78,8 @@ pub(crate) struct CacheHost {
     pub now_ns: u64,
     shards: Vec<LabShard>,
     stripes: Stripes,
-    streams: Streams,
+    /// Unless nothing is read ahead.
+    streams: Option<Streams>,
     pending: Vec<Io>,
     /// Calls of [`CacheHost::start_ios`] plus one.
     turn: u64,
@@ -86,21 +101,21 @@ pub(crate) struct CacheHost {
 }
 
 impl CacheHost {
-    /// A cache of `pool_bytes` of lines for one volume in `mode`, as the runtime creates it.
+    /// A cache of `pool_bytes` of lines for one volume, as the runtime creates it.
     pub(crate) fn new(
         pool_bytes: u64,
-        mode: Mode,
+        cache: CacheSetup,
         volume_bytes: u64,
         geometry: &DiskGeometry,
     ) -> Self {
         let stripes = geometry.stripes();
-        let shards = 1 << (pool_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).ilog2();
+        let shards = 1 << (pool_bytes / SHARD_BYTES_MIN).clamp(1, cache.shards_max).ilog2();
         let slots = (pool_bytes / LINE_BYTES / shards) as usize;
         let config = ShardConfig::for_slots(slots).among(shards as usize);
         let setup = VolumeSetup {
             elevator: Some(Elevator::new(shards as usize, geometry.stripe_cache_bytes)),
             protection: Protection::Power,
-            mode,
+            mode: cache.mode,
             ..VolumeSetup::write_back(VOLUME, volume_bytes, stripes)
         };
         let shard = |number| {
@@ -108,11 +123,12 @@ impl CacheHost {
             setup.add_to(&mut shard, number as usize);
             shard
         };
+        let streams = Streams::new(volume_bytes, slots as u64 * shards * LINE_BYTES);
         Self {
             now_ns: 0,
             shards: (0..shards).map(shard).collect(),
             stripes,
-            streams: Streams::new(volume_bytes, slots as u64 * shards * LINE_BYTES),
+            streams: cache.reads_ahead.then_some(streams),
             pending: Vec::new(),
             turn: 1,
             flushes: Vec::new(),
@@ -352,6 +368,6 @@ impl Host for CacheHost {
     }
 
     fn streams<R>(&mut self, _volume: VolumeId, call: impl FnOnce(&mut Streams) -> R) -> Option<R> {
-        Some(call(&mut self.streams))
+        self.streams.as_mut().map(call)
     }
 }

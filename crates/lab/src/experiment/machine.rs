@@ -10,7 +10,7 @@
 //! is in the link's constants. There is no patrol and no parity, and one worker.
 
 use super::disk::{Disk, DiskTally, Disturbance};
-use super::host::{CacheHost, Purpose, Requester, Token};
+use super::host::{CacheHost, CacheSetup, Purpose, Requester, Token};
 use super::journal::{Checkpoints, HostLog};
 use super::preloader::Preloader;
 use crate::harness::queue::Queue;
@@ -109,8 +109,17 @@ impl Machine {
 
     /// Like [`Machine::new`], with a cache in `mode`.
     pub(crate) fn with_mode(disk: &str, pool_bytes: u64, mode: Mode) -> Result<Self, OpenError> {
+        Self::with_cache(disk, pool_bytes, CacheSetup::whole(mode))
+    }
+
+    /// Like [`Machine::new`], with this cache.
+    pub(crate) fn with_cache(
+        disk: &str,
+        pool_bytes: u64,
+        cache: CacheSetup,
+    ) -> Result<Self, OpenError> {
         let disk = Disk::named(disk)?;
-        let host = || CacheHost::new(pool_bytes, mode, disk.size_bytes(), &disk.geometry());
+        let host = || CacheHost::new(pool_bytes, cache, disk.size_bytes(), &disk.geometry());
         let cache = (pool_bytes > 0).then(|| (Dispatcher::new(0), host()));
         let mut machine = Self {
             now_ns: 0,

@@ -12,7 +12,7 @@ mod call_center;
 mod checkpoints;
 mod disk;
 mod disk_time;
-mod host;
+pub(crate) mod host;
 mod iometer;
 mod journal;
 mod logon;

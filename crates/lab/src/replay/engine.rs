@@ -6,10 +6,11 @@
 //! later or the trace has no times. The volumes of a trace lie one after the other on one disk.
 
 use super::{Memory, ReplayError, Workload};
-use crate::experiment::machine::{Clients, Machine, Step};
+use crate::experiment::host::CacheSetup;
+use crate::experiment::machine::{Clients, Machine, Step, VOLUME};
 use crate::grid::write_grid;
 use crate::trace::{Op, Trace};
-use forebay_engine::VolumeCounters;
+use forebay_engine::{LineKey, VolumeCounters};
 use forebay_types::{ByteRange, LINE_BYTES, Mode, SECTOR_BYTES, Size};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,6 +34,29 @@ pub enum EngineReplayError {
     TooFar(String),
 }
 
+/// What of the cache a replay uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineSetup {
+    /// The mode of the volume.
+    pub mode: Mode,
+    /// The largest number of shards.
+    pub shards_max: u64,
+    /// Whether streams are read ahead.
+    pub reads_ahead: bool,
+    /// Requests in flight.
+    pub depth: u32,
+}
+
+impl EngineSetup {
+    /// The whole cache in write-back, for a client that submits one request at a time.
+    pub const WHOLE: Self =
+        Self { mode: Mode::WriteBack, shards_max: 4, reads_ahead: true, depth: 1 };
+    /// The engine alone: one shard in write-through, nothing is read ahead. It should miss what the
+    /// policy misses.
+    pub const BARE: Self =
+        Self { mode: Mode::WriteThrough, shards_max: 1, reads_ahead: false, depth: 1 };
+}
+
 /// The result: a row for each trace and size.
 #[derive(Clone, Debug, Default)]
 pub struct EngineTable {
@@ -49,6 +73,8 @@ pub struct EngineRow {
     pub capacity_lines: usize,
     /// Misses per line read of the policy alone, from 0 to 1.
     pub policy_miss_ratio: f64,
+    /// Misses per line read or written of the policy alone, from 0 to 1.
+    pub policy_access_miss_ratio: f64,
     /// The cache's counters.
     pub counters: VolumeCounters,
     /// Bytes that the client read and wrote.
@@ -73,6 +99,13 @@ impl EngineRow {
         ratio(misses.min(self.read_lines()), self.read_lines())
     }
 
+    /// Misses per line read or written, from 0 to 1.
+    pub fn access_miss_ratio(&self) -> f64 {
+        let counters = &self.counters;
+        let misses = counters.read_miss_lines + counters.write_miss_lines;
+        ratio(misses, misses + counters.read_hit_lines + counters.write_hit_lines)
+    }
+
     /// Lines that the client read.
     pub fn read_lines(&self) -> u64 {
         self.counters.read_hit_lines + self.counters.read_miss_lines
@@ -95,30 +128,40 @@ pub fn run(traces: &[Trace], memories: &[Memory]) -> Result<EngineTable, EngineR
         for memory in memories {
             let lines = memory.lines(&workload)?;
             if lines >= LINES_MIN {
-                table.rows.push(replay(trace, &workload, lines)?);
+                table.rows.push(replay(trace, &workload, lines, EngineSetup::WHOLE)?);
             }
         }
     }
     Ok(table)
 }
 
-fn replay(
+/// Replays a trace, whose prepared form is `workload`, through a cache of `lines` lines and through
+/// the policy alone.
+///
+/// # Errors
+/// Fails if the volumes of the trace exceed the modelled disk.
+pub fn replay(
     trace: &Trace,
     workload: &Workload,
     lines: usize,
+    setup: EngineSetup,
 ) -> Result<EngineRow, EngineReplayError> {
     let mut client = Client::new(trace)?;
     let disk = format!("model:ssd?size={}MiB", client.disk_bytes >> 20);
-    let machine = Machine::with_mode(&disk, lines as u64 * LINE_BYTES, Mode::WriteBack);
+    let EngineSetup { mode, shards_max, reads_ahead, depth } = setup;
+    let cache = CacheSetup { mode, shards_max, reads_ahead };
+    let machine = Machine::with_cache(&disk, lines as u64 * LINE_BYTES, cache);
     let mut machine = machine.expect("there is a model of each size up to the largest");
-    machine.add_client(0, 0);
+    (0..depth).for_each(|client| machine.add_client(client, 0));
     machine.run(u64::MAX, &mut client);
     let tally = machine.disk_tally();
     let cache = machine.cache().expect("the machine has a cache");
+    let [reads, accesses] = super::replay_hinted(&client.with_keys_of(workload, trace), lines);
     Ok(EngineRow {
         trace: trace.name.clone(),
         capacity_lines: lines,
-        policy_miss_ratio: super::replay_reads(workload, lines).miss_ratio(),
+        policy_miss_ratio: reads.miss_ratio(),
+        policy_access_miss_ratio: accesses.miss_ratio(),
         counters: cache.counters(),
         client_bytes: client.bytes,
         disk_bytes: [tally.read_bytes, tally.write_bytes],
@@ -153,6 +196,22 @@ impl<'a> Client<'a> {
                 .ok_or_else(|| EngineReplayError::TooFar(trace.name.clone()))?;
         }
         Ok(Self { requests: trace.requests.iter().peekable(), starts, disk_bytes, bytes: [0; 2] })
+    }
+}
+
+impl Client<'_> {
+    /// The workload with the keys that the cache gives to its lines. A policy that guesses by
+    /// hashes of keys misses up to a hundredth more or less with others.
+    fn with_keys_of(&self, workload: &Workload, trace: &Trace) -> Workload {
+        let mut keys = vec![0; workload.keys.len()];
+        let blocks = trace.requests.iter().flat_map(|request| {
+            let start = self.starts[&request.volume] / LINE_BYTES;
+            request.blocks().map(move |block| LineKey::new(VOLUME, start + block).hash())
+        });
+        for (&number, key) in workload.accesses.iter().zip(blocks) {
+            keys[number as usize] = key;
+        }
+        Workload { keys, ..workload.clone() }
     }
 }
 

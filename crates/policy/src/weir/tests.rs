@@ -182,6 +182,65 @@ fn writes_count_only_where_written_lines_are_read() {
     }
 }
 
+/// A cache of 1,000 lines with a small queue at its least, and its main full of lines with hits.
+fn full_of_hit_lines() -> Cache {
+    let mut cache = Cache::new(1_000);
+    for _ in 0..3 {
+        for line in 0..900 {
+            cache.access(line, Hint::Normal);
+        }
+    }
+    for line in 1_000..1_300 {
+        cache.access(line, Hint::Normal);
+    }
+    cache.policy.small_len_target = cache.policy.small_len_min;
+    for line in 1_300..2_000 {
+        cache.access(line, Hint::Normal);
+    }
+    cache
+}
+
+/// The lines of the first 900 that are still there.
+fn kept(cache: &Cache) -> usize {
+    (0..900).filter(|&line| cache.queue_of(line).is_some()).count()
+}
+
+#[test]
+fn slots_reserved_for_long_writes_come_from_the_small_queue() {
+    let mut cache = full_of_hit_lines();
+    let before = kept(&cache);
+    for request in 0..50 {
+        let slots: Vec<Slot> = (0..128)
+            .map(|_| {
+                let slot = cache.policy.vacate(&cache.shard).unwrap();
+                cache.shard.residents[slot as usize] = None;
+                slot
+            })
+            .collect();
+        for (slot, line) in slots.into_iter().zip(10_000 + request * 128..) {
+            cache.shard.residents[slot as usize] = Some(line);
+            cache.policy.on_insert(slot, key(line), Hint::Write);
+        }
+    }
+    cache.policy.self_check();
+    let lost = before - kept(&cache);
+    assert!(lost < 128 + 6_400 / 30, "50 writes of 128 lines evicted {lost} of {before} hit lines");
+}
+
+#[test]
+fn reserved_slots_leave_the_small_queue_half_of_its_lines() {
+    let mut cache = Cache::new(1_000);
+    for line in 0..2_000 {
+        cache.access(line, Hint::Normal);
+    }
+    for _ in 0..300 {
+        let slot = cache.policy.vacate(&cache.shard).unwrap();
+        cache.shard.residents[slot as usize] = None;
+    }
+    assert_eq!(cache.policy.small_len(), cache.policy.small_len_target / 2);
+    cache.policy.self_check();
+}
+
 #[test]
 fn lines_of_a_stream_enter_main_only_when_hit() {
     let mut cache = Cache::new(100);
@@ -351,7 +410,7 @@ fn one_eviction_does_bounded_work_when_every_line_was_hit_or_is_pinned() {
     for incoming in 0..100 {
         assert_eq!(cache.policy.evict(key(50_000 + incoming), Hint::Normal, &cache.shard), None);
         let asked = cache.shard.asked.replace(0);
-        assert!(asked <= 3 * PASS_OVER_MAX, "asked about {asked} lines");
+        assert!(asked <= 4 * PASS_OVER_MAX, "asked about {asked} lines");
     }
 }
 
