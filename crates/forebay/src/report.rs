@@ -11,6 +11,7 @@ use forebay_power::drivers::{AddressError, AuthorityError};
 use forebay_power::{ExpressionError, RulesError};
 use forebay_runtime::{JournalError, StartError, VaultError, VolumeError};
 use forebay_types::{Action, Blame, Fault, Remedy, Shown};
+use serde::Serialize;
 use std::{
     error::Error,
     fmt,
@@ -208,6 +209,19 @@ fn print_error(sentence: &str) {
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     // Names and descriptions in tables must not control the terminal.
     print_escaped(&Shown::lines(text).to_string())
+}
+
+/// Like [`print()`], for a value as a JSON document. The only way in which the program prints JSON:
+/// characters that must not control the terminal are escaped as JSON requires.
+///
+/// # Errors
+/// Those of [`print()`].
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    print_escaped(&json_document(value)?)
+}
+
+fn json_document(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(format!("{}\n", Shown::json(&serde_json::to_string_pretty(value)?)))
 }
 
 /// Like [`print()`], for text whose parts are escaped already.

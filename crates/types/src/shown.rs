@@ -8,28 +8,43 @@ use std::fmt::{self, Write};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown<'a> {
     text: &'a str,
-    keeps_lines: bool,
+    form: Form,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Line,
+    Lines,
+    Json,
 }
 
 impl<'a> Shown<'a> {
     /// Shows the text on one line: line breaks are escaped.
     pub const fn line(text: &'a str) -> Self {
-        Self { text, keeps_lines: false }
+        Self { text, form: Form::Line }
     }
 
     /// Keeps the line breaks of the text.
     pub const fn lines(text: &'a str) -> Self {
-        Self { text, keeps_lines: true }
+        Self { text, form: Form::Lines }
+    }
+
+    /// Shows a JSON document: keeps its line breaks, and uses escapes such as `\u001b`, with which
+    /// it stays the same document. Outside its strings, it has no other such characters.
+    pub const fn json(text: &'a str) -> Self {
+        Self { text, form: Form::Json }
     }
 }
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.text.chars() {
-            if is_plain(c) || (c == '\n' && self.keeps_lines) {
-                f.write_char(c)?;
-            } else {
-                write!(f, "{}", c.escape_default())?;
+            match self.form {
+                _ if is_plain(c) => f.write_char(c)?,
+                Form::Lines | Form::Json if c == '\n' => f.write_char(c)?,
+                // None of these characters needs two units of UTF-16.
+                Form::Json => write!(f, "\\u{:04x}", u32::from(c))?,
+                Form::Line | Form::Lines => write!(f, "{}", c.escape_default())?,
             }
         }
         Ok(())
@@ -61,5 +76,6 @@ mod tests {
             assert_eq!(Shown::line(text).to_string(), shown);
         }
         assert_eq!(Shown::lines("a\n\x07b\n").to_string(), "a\n\\u{7}b\n");
+        assert_eq!(Shown::json("\"\u{9b}\u{202e}ü\"\n").to_string(), "\"\\u009b\\u202eü\"\n");
     }
 }

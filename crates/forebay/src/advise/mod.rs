@@ -18,7 +18,7 @@ mod volumes;
 
 use crate::arguments::AdviseArguments;
 use crate::client::connect;
-use crate::report::{misconfigured, print, warn, with_remedy};
+use crate::report::{misconfigured, print, print_json, warn, with_remedy};
 use anyhow::{Context, anyhow};
 use devices::Device;
 use forebay_advice::{
@@ -92,7 +92,7 @@ pub(crate) fn advise(arguments: &AdviseArguments) -> anyhow::Result<()> {
     let observation = observe::observe(&roots, devices, arguments.time.unwrap_or(TIME))?;
     let report = judge(observation, memory_bytes, arguments.memory.is_some());
     if arguments.json {
-        return print(&(serde_json::to_string_pretty(&json::report(&report))? + "\n"));
+        return print_json(&json::report(&report));
     }
     print(&show::report(&report))
 }
@@ -108,7 +108,7 @@ fn advise_volumes(arguments: &AdviseArguments) -> anyhow::Result<()> {
     let (status, statistics) = (client.status()?, client.statistics()?);
     let judged = volumes::judge(&status, &statistics);
     if arguments.json {
-        return print(&(serde_json::to_string_pretty(&volumes::json(&judged))? + "\n"));
+        return print_json(&volumes::json(&judged));
     }
     print(&volumes::text(&judged))
 }

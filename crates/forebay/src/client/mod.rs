@@ -15,14 +15,13 @@ pub(crate) mod trace;
 pub(crate) mod units;
 
 use crate::{
-    arguments::{ShowArguments, StateArguments, VolumeCommand, state_default},
-    report::{print, with_remedy},
+    arguments::{ForceArguments, ShowArguments, StateArguments, VolumeCommand, state_default},
+    report::{print, print_json, with_remedy},
 };
 use anyhow::{Context, anyhow};
 use bar::Bar;
 use forebay_api::{BlockingClient, DrillReport, Status, VolumeStatus};
 use forebay_config::{CONTROL_SOCKET, ServerChange, VolumeChange};
-use serde_json::to_string_pretty;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -32,13 +31,13 @@ pub(crate) fn stats(name: Option<&str>, arguments: &ShowArguments) -> anyhow::Re
     let Some(name) = name else {
         let over_time = client.statistics()?;
         return match arguments.json {
-            true => print(&(to_string_pretty(&over_time)? + "\n")),
+            true => print_json(&over_time),
             false => print(&statistics::all(&over_time)),
         };
     };
     let over_time = client.volume_statistics(name)?;
     if arguments.json {
-        return print(&(to_string_pretty(&over_time)? + "\n"));
+        return print_json(&over_time);
     }
     let status = client.status()?;
     // It may have been removed just now.
@@ -129,7 +128,7 @@ const UPGRADE_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) fn drill(arguments: &ShowArguments) -> anyhow::Result<()> {
     let report = connect(&arguments.state)?.drill()?;
     if arguments.json {
-        print(&(to_string_pretty(&report)? + "\n"))?;
+        print_json(&report)?;
     } else {
         print(&sentences::drill(&report))?;
     }

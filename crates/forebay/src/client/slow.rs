@@ -3,16 +3,15 @@
 use super::connect;
 use super::units::{bytes, count, micros};
 use crate::arguments::ShowArguments;
-use crate::report::print;
+use crate::report::{print, print_json};
 use forebay_api::{SlowRequest, SlowRequests, SlowWait, WaitingRequest};
-use serde_json::to_string_pretty;
 
 /// `forebay slow`: the last `last` slow requests.
 pub(crate) fn slow(name: Option<&str>, last: usize, show: &ShowArguments) -> anyhow::Result<()> {
     let mut slow = connect(&show.state)?.slow_requests(name)?;
     slow.requests.drain(..slow.requests.len().saturating_sub(last));
     match show.json {
-        true => print(&(to_string_pretty(&slow)? + "\n")),
+        true => print_json(&slow),
         false => print(&text(&slow)),
     }
 }

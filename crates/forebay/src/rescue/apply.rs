@@ -9,7 +9,7 @@ use super::log::{POSSIBLY_STALE, STALE_REMEDY};
 use super::source::{Held, Payloads, Source, open_existing};
 use super::{SourceArguments, VolumeArguments, release};
 use crate::identity::identity;
-use crate::report::{print, with_remedy};
+use crate::report::{print, print_json, with_remedy};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use forebay_backend::{Backend, Blocking, OpenOptions};
@@ -90,7 +90,7 @@ pub(super) fn run(arguments: &ApplyArguments) -> anyhow::Result<()> {
             "samples_compared": evidence.compared,
             "samples_differing": evidence.differing,
         });
-        return print(&format!("{report:#}\n"));
+        return print_json(&report);
     }
     let outcome = if *dry_run { "would be written" } else { "written and verified" };
     let lost = match lost_bytes {

@@ -3,7 +3,7 @@
 use super::log::{POSSIBLY_STALE, STALE_REMEDY};
 use super::source::Source;
 use super::{SourceArguments, VolumeArguments};
-use crate::report::{print, with_remedy};
+use crate::report::{print, print_json, with_remedy};
 use anyhow::anyhow;
 use clap::Args;
 use forebay_format::journal::Released;
@@ -43,7 +43,7 @@ pub(super) fn discard(arguments: &DiscardArguments) -> anyhow::Result<()> {
     release(&source, number, Released::Discarded)?;
     if *as_json {
         let report = json!({ "volume": name, "number": number, "discarded_bytes": bytes });
-        return print(&format!("{report:#}\n"));
+        return print_json(&report);
     }
     print(&format!("volume '{name}': {bytes} bytes discarded\n"))
 }

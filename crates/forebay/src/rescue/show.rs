@@ -4,30 +4,30 @@ use super::log::{POSSIBLY_STALE, STALE_REMEDY};
 use super::source::Source;
 use crate::client::columns::{lines, table};
 use crate::client::units;
-use crate::report::print;
+use crate::report::{print, print_json};
 use forebay_format::journal::{LogKind, Released, VolumeEntry};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
 /// `forebay rescue list`.
 pub(super) fn list(source: &Source, as_json: bool) -> anyhow::Result<ExitCode> {
-    print(&render_list(source, as_json)).map(|()| ExitCode::SUCCESS)
+    match as_json {
+        true => print_json(&to_json(source))?,
+        false => print(&to_text(source))?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `forebay rescue verify`.
 pub(super) fn verify(source: &Source, as_json: bool) -> anyhow::Result<ExitCode> {
-    print(&render_verify(source, as_json))?;
+    match as_json {
+        true => print_json(&to_json(source))?,
+        false => print(&render_verify(source))?,
+    }
     Ok(if source.is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-pub(super) fn render_list(source: &Source, as_json: bool) -> String {
-    if as_json { format!("{:#}\n", to_json(source)) } else { to_text(source) }
-}
-
-pub(super) fn render_verify(source: &Source, as_json: bool) -> String {
-    if as_json {
-        return format!("{:#}\n", to_json(source));
-    }
+pub(super) fn render_verify(source: &Source) -> String {
     let state = match source.state() {
         "whole" => "whole".to_owned(),
         state => state.to_uppercase(),
@@ -49,7 +49,7 @@ fn disk(volume: &VolumeEntry) -> String {
     volume.identity[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn to_text(source: &Source) -> String {
+pub(super) fn to_text(source: &Source) -> String {
     let superblock = &source.found().superblock;
     let state = match superblock.kind {
         LogKind::Journal if superblock.is_clean => "clean",
@@ -133,7 +133,7 @@ fn notes(source: &Source) -> String {
     text
 }
 
-fn to_json(source: &Source) -> Value {
+pub(super) fn to_json(source: &Source) -> Value {
     let superblock = &source.found().superblock;
     let volumes: Vec<Value> =
         source.volumes().iter().map(|volume| volume_to_json(source, volume)).collect();

@@ -20,6 +20,7 @@ mod frozen;
 mod full;
 mod gather;
 mod geometry;
+mod json;
 mod kept;
 mod libnbd;
 mod listening;

@@ -10,7 +10,7 @@ mod text;
 
 use super::connect;
 use crate::arguments::{ShowArguments, StateArguments, seconds_with_unit};
-use crate::report::{print, with_remedy};
+use crate::report::{print, print_json, with_remedy};
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use figures::Report;
@@ -86,7 +86,7 @@ pub(crate) fn analyze(command: AnalyzeCommand) -> anyhow::Result<()> {
         AnalyzeCommand::Status(ShowArguments { json, state }) => {
             let status = connect(&state)?.analysis()?;
             match json {
-                true => print(&(serde_json::to_string_pretty(&status)? + "\n")),
+                true => print_json(&status),
                 false => print(&text::progress(&status)),
             }
         }

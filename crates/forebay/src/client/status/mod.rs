@@ -12,14 +12,13 @@ mod watch;
 
 use super::{connect, socket};
 use crate::arguments::{ColorChoice, ShowArguments, StatusArguments};
-use crate::report::{print, print_escaped, with_remedy};
+use crate::report::{print, print_escaped, print_json, with_remedy};
 use alerts::Severity;
 use anyhow::anyhow;
 use figures::View;
 use forebay_api::{Status, VolumeStatus};
 use page::{Page, WIDTH};
 use rustix::termios::tcgetwinsize;
-use serde_json::to_string_pretty;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -68,18 +67,17 @@ fn code_of(status: &Status, name: Option<&str>) -> anyhow::Result<u8> {
 }
 
 fn json(status: &Status, name: Option<&str>) -> anyhow::Result<()> {
-    let text = match name {
-        Some(name) => to_string_pretty(find(status, name)?)?,
-        None => to_string_pretty(status)?,
-    };
-    print(&(text + "\n"))
+    match name {
+        Some(name) => print_json(find(status, name)?),
+        None => print_json(status),
+    }
 }
 
 /// `forebay volume list`.
 pub(crate) fn list(arguments: &ShowArguments) -> anyhow::Result<()> {
     let volumes = connect(&arguments.state)?.volume_list()?;
     if arguments.json {
-        return print(&(to_string_pretty(&volumes)? + "\n"));
+        return print_json(&volumes);
     }
     let status = Status { volumes, ..Status::default() };
     let mut page = Page::new(Size::of_output(None).width);
