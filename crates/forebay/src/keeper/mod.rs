@@ -3,9 +3,12 @@
 //! With a keeper configured, `forebay serve` itself becomes the keeper. It creates the memory
 //! file, starts the server as a child that inherits the descriptor, forwards signals, and restarts
 //! the server if it dies; the new server adopts the pool unchanged. The keeper does nothing else,
-//! so it has few ways to fail. A socket pair connects the two: the server writes one byte once it
-//! serves clients, and another one each time that it cannot stop as requested; it shuts down
-//! cleanly when the keeper's end closes.
+//! so it has few ways to fail. A socket pair connects the two: the server writes one byte now and then
+//! while its start makes progress, one once it serves clients, and one each time that it cannot stop
+//! as requested; it shuts down cleanly when the keeper's end closes.
+//!
+//! For systemd, the keeper is the main process of the service, and notifications of others may be
+//! ignored. So the keeper passes the first two on, and the server does not notify systemd itself.
 
 mod rules;
 pub(crate) mod systemd;
@@ -21,7 +24,7 @@ use rules::{Action, Exit, Program, RestartPolicy, ServerRun};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream as StdStream;
@@ -40,6 +43,8 @@ pub(crate) const VARIABLE: &str = "FOREBAY_KEEPER";
 /// The environment variable that a keeper sets for a server that it starts again after the program
 /// of an upgrade exited before it served.
 const ROLLBACK_VARIABLE: &str = "FOREBAY_ROLLED_BACK";
+/// Sent by the server during a start that makes progress.
+const STARTING: u8 = b'P';
 /// Sent by the server just before it accepts clients.
 const SERVING: u8 = b'S';
 /// Sent by the server when a stop that a signal requested has failed, so that it continues.
@@ -147,6 +152,19 @@ impl KeeperLink {
         }
     }
 
+    /// A function that notifies the keeper, or else the service manager, that the start makes
+    /// progress. Call it before [`notify_serving`].
+    ///
+    /// # Errors
+    /// Fails if the socket cannot be duplicated.
+    pub(crate) fn progress(&self) -> io::Result<impl FnMut() + Send + use<>> {
+        let mut socket = self.socket.as_ref().map(StdStream::try_clone).transpose()?;
+        Ok(move || match &mut socket {
+            Some(socket) => drop(socket.write_all(&[STARTING])),
+            None => systemd::notify_progress(),
+        })
+    }
+
     /// Takes the socket to the keeper, for [`notify_serving`] and [`wait_until_gone`].
     ///
     /// # Errors
@@ -158,14 +176,14 @@ impl KeeperLink {
     }
 }
 
-/// Notifies the keeper and the service manager that the server is about to accept clients, which
-/// can already connect.
+/// Notifies the keeper, or else the service manager, that the server is about to accept clients,
+/// which can already connect.
 pub(crate) async fn notify_serving(socket: &mut Option<UnixStream>) {
-    if let Some(socket) = socket {
+    match socket {
         // If the keeper is gone, `wait_until_gone` detects it.
-        let _ = socket.write_all(&[SERVING]).await;
+        Some(socket) => drop(socket.write_all(&[SERVING]).await),
+        None => systemd::notify_ready(),
     }
-    systemd::notify_ready();
 }
 
 /// Waits until the keeper closes its end of the socket. Without a keeper, never returns.
@@ -225,6 +243,7 @@ impl Server {
             successor: Some(path.to_owned()),
         };
         let mut command = Command::new(program);
+        command.env_remove(systemd::SOCKET_VARIABLE);
         command.arg0(std::env::args_os().next().unwrap_or_else(|| "forebay".into()));
         command.args(arguments);
         match is_rollback {
@@ -242,7 +261,11 @@ impl Server {
         let was_serving = self.serving_since.is_some();
         for byte in bytes {
             match *byte {
-                SERVING => self.serving_since = Some(Instant::now()),
+                STARTING => systemd::notify_progress(),
+                SERVING => {
+                    self.serving_since = Some(Instant::now());
+                    systemd::notify_ready();
+                }
                 CONTINUING => *is_stop_due = false,
                 _ => {}
             }

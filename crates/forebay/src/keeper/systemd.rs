@@ -10,16 +10,21 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 /// The pool's name in the descriptor store.
 const NAME: &str = "forebay-pool";
 /// The first passed descriptor (`SD_LISTEN_FDS_START`).
 const FIRST: RawFd = 3;
+/// The environment variable with the address for notifications.
+pub(super) const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
+/// How long a start may then go on without progress: `TimeoutStartSec=` of the manual's unit.
+pub(crate) const START_EXTENSION: Duration = Duration::from_secs(180);
 
 /// Returns true if the service manager stores descriptors for this service.
 pub(crate) fn keeps_descriptors() -> bool {
     let count = std::env::var("FDSTORE").ok().and_then(|text| text.parse::<u32>().ok());
-    std::env::var_os("NOTIFY_SOCKET").is_some() && (count > Some(0) || stored_pool().is_some())
+    std::env::var_os(SOCKET_VARIABLE).is_some() && (count > Some(0) || stored_pool().is_some())
 }
 
 /// The number of the stored descriptor of the pool, if an earlier process stored one.
@@ -52,13 +57,22 @@ pub(super) fn remove() {
 
 /// Notifies the service manager, if there is one, that the server accepts clients.
 pub(super) fn notify_ready() {
-    if let Err(error) = notify("READY=1", None) {
+    notify_or_log("READY=1");
+}
+
+/// Notifies the service manager, if there is one, that a start makes progress.
+pub(super) fn notify_progress() {
+    notify_or_log(&format!("EXTEND_TIMEOUT_USEC={}", START_EXTENSION.as_micros()));
+}
+
+fn notify_or_log(text: &str) {
+    if let Err(error) = notify(text, None) {
         tracing::debug!(%error, "cannot notify the service manager");
     }
 }
 
 fn notify(text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    match std::env::var_os("NOTIFY_SOCKET") {
+    match std::env::var_os(SOCKET_VARIABLE) {
         Some(address) => notify_at(&address, text, descriptor),
         None => Ok(()),
     }

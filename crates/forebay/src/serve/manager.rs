@@ -98,7 +98,7 @@ struct State {
 
 impl Daemon {
     pub(super) fn new(
-        runtime: Runtime,
+        runtime: Arc<Runtime>,
         nbd: Arc<NbdServer>,
         config: Config,
         tls: Option<TlsSetup>,
@@ -106,7 +106,6 @@ impl Daemon {
         ratio: CacheRatio,
     ) -> Self {
         let calibrations = Arc::new(Calibrations::open(config.state.join("calibrations.json")));
-        let runtime = Arc::new(runtime);
         let statistics = Arc::new(Observer::open(&config.state, &runtime));
         let sizing = Sizing::new(Arc::clone(&runtime), config.memory);
         let ratio = Ratio::new(Arc::clone(&runtime), ratio);

@@ -25,6 +25,7 @@ mod planted;
 mod power;
 mod presence;
 mod ratio;
+mod progress;
 mod report;
 mod saves;
 mod sizing;
@@ -56,6 +57,7 @@ use listen::BoundListener;
 use manager::Daemon;
 pub(crate) use space::AllocateError;
 use std::os::fd::OwnedFd;
+use progress::StartProgress;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,7 +108,9 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let pool = kept.pool.take();
     let successor = Successor::new(kept.successor.take(), pool.as_ref())
         .context("cannot duplicate the descriptor of the pool")?;
-    let (mut daemon, bound) = start(config, pool, overrides, in_use_wait)?;
+    let progress = StartProgress::observe(&kept)?;
+    let (mut daemon, bound) = start(config, pool, overrides, in_use_wait, &progress)?;
+    drop(progress);
     daemon.set_successor(successor);
     daemon.set_rolled_back(kept.is_rollback);
     if let Some((dashboard, _)) = &dashboard {
@@ -195,6 +199,7 @@ fn start(
     overrides: ServeOverrides,
     in_use_wait: Duration,
 ) -> anyhow::Result<(Daemon, Vec<BoundListener>)> {
+    progress: &StartProgress,
     if let Err(error) = Descriptors::raise() {
         tracing::warn!(%error, "cannot raise the limit of file descriptors");
     }
@@ -226,7 +231,8 @@ fn start(
     let (clock, interval) = histories::clock();
     let mut timeouts = Timeouts::default();
     timeouts.clock = interval.unwrap_or(timeouts.clock);
-    let runtime = Runtime::start_over(settings, timeouts, pool, &nbd)?;
+    let runtime = Arc::new(Runtime::start_over(settings, timeouts, pool, &nbd)?);
+    progress.include(&runtime);
     let ratio = ratio::begin(&runtime, config.cache_ratio);
     let memory = Size(memory.start_bytes);
     tracing::info!(%memory, io_engine = runtime.engine(), "runtime started");

@@ -502,6 +502,38 @@ impl ServiceManager {
     }
 }
 
+/// systemd ignores notifications of other processes than the main one, which is the keeper.
+#[test]
+fn a_keeper_notifies_the_service_manager_when_its_server_serves() {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
+    let manager = ServiceManager::new();
+    sockopt::set_socket_passcred(&manager.socket, true).unwrap();
+    let notify = manager.directory.path().join("notify");
+    let variables = [("NOTIFY_SOCKET", notify.to_str().unwrap())];
+    let volumes = std::slice::from_ref(&manager.volume);
+    let daemon = Daemon::start_kept_among(manager.directory.path(), volumes, &variables);
+    let receive = || {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut text = [0; 256];
+        let mut bytes = [std::io::IoSliceMut::new(&mut text)];
+        let received =
+            recvmsg(&manager.socket, &mut bytes, &mut control, RecvFlags::empty()).unwrap();
+        let sender = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid),
+            _ => None,
+        });
+        let sender = sender.unwrap().as_raw_nonzero().get().cast_unsigned();
+        (String::from_utf8(text[..received.bytes].to_vec()).unwrap(), sender)
+    };
+    let ready = ("READY=1".to_owned(), daemon.id());
+    assert_eq!(receive(), ready);
+    daemon.kill_server();
+    drop(reconnect(&daemon));
+    assert_eq!(receive(), ready, "the next server");
+    daemon.stop();
+}
+
 #[test]
 fn acknowledged_writes_survive_in_the_service_managers_descriptor_store() {
     let manager = ServiceManager::new();

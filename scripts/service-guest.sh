@@ -1,0 +1,83 @@
+#!/bin/bash
+# Runs in the guest that scripts/service.sh boots, as a service beside the one that it tests. The
+# last line "guest: all passed" means success.
+set -euo pipefail
+
+say() { echo "guest: $*"; }
+
+finish() {
+  local status=$?
+  if ((status)); then
+    say "failed with $status"
+    systemctl list-jobs --no-pager || true
+    systemctl status --no-pager --lines=0 forebay || true
+    journalctl -b -u forebay --no-pager --lines=40 || true
+  fi
+  systemctl poweroff --force --force
+}
+trap finish EXIT
+
+# within SECONDS WHAT COMMAND...: repeats a command until it succeeds.
+within() {
+  local seconds=$1 what=$2 begin=$SECONDS
+  shift 2
+  until "$@" >/dev/null 2>&1; do
+    ((SECONDS - begin < seconds)) || { say "not within $seconds s: $what"; exit 1; }
+    sleep 0.5
+  done
+  say "$what, after $((SECONDS - begin)) s"
+}
+
+state=/run/forebay
+show() { systemctl show --property "$1" --value forebay; }
+is_booted() { [[ $(systemctl is-system-running) != @(initializing|starting) ]]; }
+serves() { forebay status --json --state "$state" | grep -q "\"name\": *\"$1\""; }
+server() { forebay status --json --state "$state" | grep -o '"pid": *[0-9]*' | grep -o '[0-9]*$'; }
+is_new_server() { local pid; pid=$(server) && [[ $pid != "$1" ]]; }
+
+# is_active KEEPER: the unit is active, with this main process, and was never started again.
+is_active() {
+  systemctl is-active --quiet forebay
+  [[ $(show MainPID) == "$1" && $(show NRestarts) == 0 ]]
+}
+
+say "systemd $(systemctl --version | sed -n '1s/^systemd \([0-9]*\).*/\1/p')"
+within 600 "booted" is_booted
+systemctl is-active forebay
+keeper=$(show MainPID)
+serves first
+
+cat >>/etc/forebay.toml <<'TOML'
+
+[[volume]]
+name = "second"
+backing = "/var/lib/second.img"
+TOML
+systemctl reload forebay
+within 120 "reloaded" serves second
+is_active "$keeper"
+
+old=$(server)
+forebay upgrade --state "$state"
+within 120 "upgraded" is_new_server "$old"
+is_active "$keeper"
+
+old=$(server)
+kill -KILL "$old"
+within 120 "served again after a kill" is_new_server "$old"
+is_active "$keeper"
+
+systemctl restart forebay
+systemctl is-active forebay
+[[ $(show MainPID) != "$keeper" ]]
+serves second
+say "restarted"
+
+systemctl stop forebay
+[[ $(systemctl is-active forebay) == inactive && $(show Result) == success ]]
+[[ $(show TasksCurrent) != [1-9]* ]]
+say "stopped"
+
+# systemd says so when it ignores a notification.
+if journalctl -b --no-pager | grep "reception only permitted"; then exit 1; fi
+say "all passed"

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Boots Debian 12 with its systemd 252 under QEMU, with the unit of the manual installed: the boot
+# must not wait for it, and it is started, reloaded, upgraded, killed, restarted and stopped there.
+#
+#   scripts/service.sh
+#
+# Needs root, for debootstrap. FOREBAY selects another program than the release build, SERVICE_CACHE
+# a directory that keeps the system between runs, and DEBIAN_MIRROR where its packages are fetched.
+# The emulated guest takes some minutes; scripts/guest.sh has further settings.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/common.sh
+. scripts/common.sh
+# shellcheck source=scripts/guest.sh
+. scripts/guest.sh
+
+forebay=${FOREBAY:-$(target_dir)/release/forebay}
+system=${SERVICE_CACHE:-$(target_dir)/service-test}
+timeout_seconds=1800
+[[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
+[[ $(id -u) == 0 ]] || fail "debootstrap needs root"
+need_qemu
+need debootstrap=debootstrap mkfs.ext4=e2fsprogs
+
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+# fetch_system: the unpacked Debian 12 in $system/root.
+fetch_system() {
+  [[ -e $system/complete ]] && return
+  say "fetching Debian 12"
+  rm -rf "$system"
+  mkdir -p "$system"
+  debootstrap --variant=minbase --include=systemd-sysv,udev bookworm "$system/root" \
+    "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" >"$system/log" ||
+    { tail "$system/log"; fail "debootstrap failed"; }
+  touch "$system/complete"
+}
+
+# install_service: the program, the unit of the manual, and the test.
+install_service() {
+  local units=$system/root/etc/systemd/system
+  install_file "$forebay" "$system/root/usr/local/bin/forebay"
+  install_file scripts/service-guest.sh "$system/root/usr/local/bin/service-test"
+  chmod +x "$system/root/usr/local/bin/service-test"
+  # shellcheck disable=SC2016
+  sed -n '/^```ini$/,/^```$/{/^```/!p}' docs/manual/serve.md >"$units/forebay.service"
+  grep -q '^ExecStart=/usr/local/bin/forebay serve' "$units/forebay.service" ||
+    fail "the manual has no unit"
+  cat >"$units/service-test.service" <<'UNIT'
+[Unit]
+Description=Test of the service
+
+[Service]
+ExecStart=/usr/local/bin/service-test
+StandardOutput=tty
+StandardError=tty
+TTYPath=/dev/ttyS0
+
+[Install]
+WantedBy=multi-user.target
+UNIT
+  cat >"$system/root/etc/forebay.toml" <<'TOML'
+memory = "64MiB"
+
+[[volume]]
+name = "first"
+backing = "/var/lib/first.img"
+TOML
+  truncate -s 64M "$system/root/var/lib/"{first,second}.img
+  mkdir -p "$units/multi-user.target.wants"
+  ln -sf ../forebay.service ../service-test.service "$units/multi-user.target.wants/"
+  # A login on the console would be in the way of the test's lines.
+  ln -sf /dev/null "$units/serial-getty@ttyS0.service"
+}
+
+# pack: the system as a disk, and an initramfs that mounts it.
+pack() {
+  say "packing the guest"
+  mkfs.ext4 -q -d "$system/root" "$dir/root.img" 1500M
+  begin_guest scripts/service-init.sh
+  add_modules crc32c_generic virtio_pci virtio_blk ext4
+  end_guest
+}
+
+boot() {
+  local command
+  qemu_command
+  say "booting $(basename "$cache"/boot/vmlinuz-*)"
+  timeout "$timeout_seconds" "${command[@]}" -nographic -nic none \
+    -drive "file=$dir/root.img,format=raw,if=virtio" \
+    -append "console=ttyS0 quiet panic=-1 systemd.show_status=no" </dev/null 2>&1 |
+    tr -d '\r' | tee "$dir/console"
+}
+
+fetch_kernel
+fetch_system
+install_service
+pack
+boot || fail "the guest did not end by itself within $timeout_seconds s"
+grep -qx 'guest: all passed' "$dir/console" || fail "the guest did not pass: see above"
