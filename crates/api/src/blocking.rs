@@ -73,8 +73,13 @@ impl BlockingClient {
     }
 
     /// See [`Client::remove_volume`].
-    pub fn remove_volume(&self, name: &str, progress: impl FnMut(Progress) + Send) -> Result<()> {
-        self.runtime.block_on(self.client.remove_volume(name, progress))
+    pub fn remove_volume(
+        &self,
+        name: &str,
+        force: bool,
+        progress: impl FnMut(Progress) + Send,
+    ) -> Result<()> {
+        self.runtime.block_on(self.client.remove_volume(name, force, progress))
     }
 
     /// See [`Client::flush_volume`].
@@ -147,8 +152,8 @@ impl BlockingClient {
     }
 
     /// See [`Client::stop`].
-    pub fn stop(&self, progress: impl FnMut(Progress) + Send) -> Result<()> {
-        self.runtime.block_on(self.client.stop(progress))
+    pub fn stop(&self, force: bool, progress: impl FnMut(Progress) + Send) -> Result<()> {
+        self.runtime.block_on(self.client.stop(force, progress))
     }
 
     /// See [`Client::reload`].

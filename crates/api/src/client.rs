@@ -194,13 +194,15 @@ impl Client {
         self.request(Method::PATCH, &paths::volume(name), Some(change)).await
     }
 
-    /// Flushes a volume, then removes it.
+    /// Flushes a volume, then removes it. With `force`, even if clients are connected to it.
     pub async fn remove_volume(
         &self,
         name: &str,
+        force: bool,
         progress: impl FnMut(Progress) + Send,
     ) -> Result<()> {
-        self.operate(Method::DELETE, &paths::volume(name), progress).await
+        let path = paths::with_force(&paths::volume(name), force);
+        self.operate(Method::DELETE, &path, progress).await
     }
 
     /// Flushes a volume: destages all dirty data and flushes its disk.
@@ -300,9 +302,9 @@ impl Client {
         summary.map(Ok).ok_or(ClientError::Cut { source: None })
     }
 
-    /// Flushes all volumes and stops the server.
-    pub async fn stop(&self, progress: impl FnMut(Progress) + Send) -> Result<()> {
-        self.operate(Method::POST, paths::STOP, progress).await
+    /// Flushes all volumes and stops the server. With `force`, even if clients are connected.
+    pub async fn stop(&self, force: bool, progress: impl FnMut(Progress) + Send) -> Result<()> {
+        self.operate(Method::POST, &paths::with_force(paths::STOP, force), progress).await
     }
 
     /// Applies the changes of the configuration file. Unless `removes`, this is refused if they

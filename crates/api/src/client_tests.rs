@@ -129,8 +129,8 @@ fn a_silent_server_times_out() {
         silence(head, async |client| client.status().await),
         silence("", async |client| client.volume_list().await),
         silence("", async |client| client.calibrate_volume("disk").await),
-        silence("", async |client| client.stop(|_| ()).await),
-        silence(&line, async |client| client.stop(|_| ()).await),
+        silence("", async |client| client.stop(false, |_| ()).await),
+        silence(&line, async |client| client.stop(false, |_| ()).await),
     ] {
         assert!(matches!(error, ClientError::TimedOut { .. }), "{error:?}");
         let text = error.explained();

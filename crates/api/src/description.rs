@@ -11,6 +11,7 @@ use utoipa::{OpenApi, openapi};
 
 const FINE: &str = "Whether the intervals of five seconds are wanted, too";
 const PROBLEM: &str = "A problem and its remedy";
+const FORCE: &str = "Whether connected clients are disconnected; false by default";
 const EVENTS: &str = "Progress, and as the last line the result";
 const EVENT_LINES: &str = "application/x-ndjson";
 
@@ -133,7 +134,10 @@ fn volume_history() {}
 fn set_server() {}
 
 /// Flushes all volumes and stops the server
+///
+/// Refused while clients are connected, unless `force` is true.
 #[utoipa::path(post, path = paths::STOP, tag = "server",
+    params(("force" = Option<bool>, Query, description = FORCE)),
     responses(
         (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
         (status = "default", description = PROBLEM, body = ErrorBody)
@@ -284,8 +288,13 @@ fn show_volume() {}
 fn set_volume() {}
 
 /// Flushes a volume, then removes it
+///
+/// Refused while clients are connected to it, unless `force` is true.
 #[utoipa::path(delete, path = paths::VOLUME, tag = "volumes",
-    params(("name" = String, Path, description = "The volume's name")),
+    params(
+        ("name" = String, Path, description = "The volume's name"),
+        ("force" = Option<bool>, Query, description = FORCE)
+    ),
     responses(
         (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
         (status = "default", description = PROBLEM, body = ErrorBody)

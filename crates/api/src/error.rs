@@ -27,6 +27,8 @@ pub enum ErrorKind {
     VolumeExists,
     /// The settings are invalid, such as an unknown mode, or write-back without protection.
     Invalid,
+    /// Clients are connected, and would be disconnected.
+    InUse,
     /// Another operation is in progress; retry later.
     Busy,
     /// The operation failed, for example because a disk could not be opened or written.
@@ -49,6 +51,7 @@ impl ErrorKind {
             | Self::TooLarge
             | Self::UnknownVolume
             | Self::VolumeExists
+            | Self::InUse
             | Self::Invalid => Blame::Operator,
             Self::Busy | Self::Failed | Self::Stopping => Blame::Environment,
             Self::Internal => Blame::Bug,
@@ -63,7 +66,7 @@ impl ErrorKind {
             Self::Forbidden => 403,
             Self::NotFound | Self::UnknownVolume => 404,
             Self::MethodNotAllowed => 405,
-            Self::VolumeExists => 409,
+            Self::VolumeExists | Self::InUse => 409,
             Self::TooLarge => 413,
             Self::Invalid => 422,
             Self::Busy => 429,

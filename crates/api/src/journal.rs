@@ -43,8 +43,8 @@ pub struct JournalStatus {
     /// Why it has failed or is degraded, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_reason: Option<String>,
-    /// What its writes wait for, with the path and the system's error: the record of its failure, or
-    /// of the loss of one of its devices, cannot be written.
+    /// What its writes wait for, with the path and the system's error: the record of its failure,
+    /// or of the loss of one of its devices, cannot be written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
     /// The size of the log, for records with their headers.

@@ -115,6 +115,11 @@ pub fn volume_unpin(name: &str) -> String {
     format!("{}/unpin", volume(name))
 }
 
+/// The path of a request that disconnects clients only if `force` is set.
+pub fn with_force(path: &str, force: bool) -> String {
+    format!("{path}{}", if force { "?force=true" } else { "" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,14 +3,14 @@
 use axum::{
     Json,
     extract::{
-        FromRequest, FromRequestParts, Path, Request,
+        FromRequest, FromRequestParts, Path, Query, Request,
         rejection::{JsonRejection, PathRejection},
     },
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
 };
 use forebay_api::{ErrorBody, ErrorKind, Problem};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 
 /// An error response.
 #[derive(Debug)]
@@ -27,6 +27,29 @@ impl IntoResponse for Refusal {
         let status = StatusCode::from_u16(self.0.kind.http_status())
             .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         (status, Json(ErrorBody { error: self.0 })).into_response()
+    }
+}
+
+/// Whether a request may disconnect clients.
+pub(crate) struct Force(pub(crate) bool);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForceQuery {
+    #[serde(default)]
+    force: bool,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Force {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let Query(query) =
+            Query::<ForceQuery>::from_request_parts(parts, state).await.map_err(|rejection| {
+                let remedy = "see the description at /v1/openapi.json";
+                Refusal(Problem::new(ErrorKind::BadRequest, rejection.body_text(), remedy))
+            })?;
+        Ok(Self(query.force))
     }
 }
 

@@ -294,6 +294,10 @@ impl Manager for FakeManager {
         Ok(Manager::status(self).memory)
     }
 
+    fn volume(&self, name: &str) -> Option<VolumeStatus> {
+        self.volume_list().into_iter().find(|volume| volume.name == name)
+    }
+
     fn volume_list(&self) -> Vec<VolumeStatus> {
         self.lock().volumes.iter().map(|(_, volume)| volume.clone()).collect()
     }
@@ -333,7 +337,7 @@ impl Manager for FakeManager {
         self.set_volume(name, VolumeChange { pin: Some(pins), ..VolumeChange::default() })
     }
 
-    fn remove_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
+    fn remove_volume(&self, name: &str, _: bool, progress: ProgressFn<'_>) -> Result<(), Problem> {
         self.flush_volume(name, progress)?;
         self.lock().volumes.retain(|(spec, _)| spec.name != name);
         Ok(())
@@ -428,7 +432,7 @@ impl Manager for FakeManager {
         Ok(TraceSummary { requests: request.volumes.len() as u64, dropped: 3, end })
     }
 
-    fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
+    fn stop(&self, _: bool, progress: ProgressFn<'_>) -> Result<(), Problem> {
         self.check_all()?;
         self.clean(|_| true, progress);
         self.lock().is_stopped = true;

@@ -44,6 +44,10 @@ pub trait Manager: Send + Sync {
     /// then.
     fn set_server(&self, change: &ServerChange) -> Result<Memory, Problem>;
 
+    /// One volume; `None` if there is none of this name. Its time does not grow with the number of
+    /// volumes.
+    fn volume(&self, name: &str) -> Option<VolumeStatus>;
+
     /// All volumes, in the order of their addition. As quick as [`Manager::status`].
     fn volume_list(&self) -> Vec<VolumeStatus>;
 
@@ -64,8 +68,14 @@ pub trait Manager: Send + Sync {
     /// Flushes the volume, then removes it. If the flush fails, the volume stays with its data.
     ///
     /// # Errors
-    /// There is no such volume, or its disk fails.
-    fn remove_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem>;
+    /// There is no such volume, its disk fails, or clients are connected to it and `force` is not
+    /// set.
+    fn remove_volume(
+        &self,
+        name: &str,
+        force: bool,
+        progress: ProgressFn<'_>,
+    ) -> Result<(), Problem>;
 
     /// Flushes the volume: destages everything that is dirty now, and flushes the disk.
     ///
@@ -131,8 +141,8 @@ pub trait Manager: Send + Sync {
     /// Flushes all volumes. After success the daemon exits, once the server has sent its answer.
     ///
     /// # Errors
-    /// A disk fails; the daemon continues.
-    fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem>;
+    /// A disk fails, or clients are connected and `force` is not set; the daemon continues.
+    fn stop(&self, force: bool, progress: ProgressFn<'_>) -> Result<(), Problem>;
 
     /// Applies the changes of the configuration file.
     ///

@@ -2,7 +2,7 @@
 
 use crate::{
     METRICS_TYPE, Manager,
-    answer::{Body, Fine, Name, Refusal},
+    answer::{Body, Fine, Force, Name, Refusal},
     convert::{pinned_ranges, server_change, volume_change, volume_spec},
     metrics, recording, stream,
 };
@@ -246,8 +246,8 @@ async fn list_volumes(State(app): State<App>) -> Answer<Json<VolumeList>> {
 }
 
 async fn show_volume(State(app): State<App>, Name(name): Name) -> Answer<Json<VolumeStatus>> {
-    let volumes = app.call(|manager| manager.volume_list()).await?;
-    let volume = volumes.into_iter().find(|volume| volume.name == name);
+    let wanted = name.clone();
+    let volume = app.call(move |manager| manager.volume(&wanted)).await?;
     volume.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
 }
 
@@ -274,9 +274,9 @@ async fn set_volume(
     Ok(Json(app.call_slowly(move |manager| manager.set_volume(&name, change)).await??))
 }
 
-async fn remove_volume(State(app): State<App>, Name(name): Name) -> Response {
-    tracing::info!(volume = %name, "request to remove a volume");
-    app.operate(move |manager, progress| manager.remove_volume(&name, progress)).await
+async fn remove_volume(State(app): State<App>, Name(name): Name, Force(force): Force) -> Response {
+    tracing::info!(volume = %name, force, "request to remove a volume");
+    app.operate(move |manager, progress| manager.remove_volume(&name, force, progress)).await
 }
 
 async fn flush_volume(State(app): State<App>, Name(name): Name) -> Response {
@@ -333,9 +333,9 @@ async fn change_pins(
     Ok(Json(app.call_slowly(move |manager| change(manager, &name, ranges)).await??))
 }
 
-async fn stop(State(app): State<App>) -> Response {
-    tracing::info!("request to stop");
-    app.operate(|manager, progress| manager.stop(progress)).await
+async fn stop(State(app): State<App>, Force(force): Force) -> Response {
+    tracing::info!(force, "request to stop");
+    app.operate(move |manager, progress| manager.stop(force, progress)).await
 }
 
 async fn reload(State(app): State<App>) -> Response {

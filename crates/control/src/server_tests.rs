@@ -107,7 +107,7 @@ fn volumes_are_added_shown_changed_and_removed() {
     let change = VolumeSettings::from([("mode", "bypass")]);
     assert_eq!(client.set_volume("a/b ü", &change).unwrap().mode, Mode::Bypass);
     assert_eq!(client.volume("a/b ü").unwrap().mode, Mode::Bypass);
-    client.remove_volume("a/b ü", |_| ()).unwrap();
+    client.remove_volume("a/b ü", false, |_| ()).unwrap();
     assert_eq!(problem(client.volume("a/b ü").unwrap_err()).kind, ErrorKind::UnknownVolume);
 }
 
@@ -184,7 +184,7 @@ fn the_answer_to_stop_arrives_although_the_server_ends() {
     daemon.fake.pause();
     let client = BlockingClient::new(&daemon.socket).unwrap();
     let (sender, progress) = std::sync::mpsc::channel();
-    let stopping = thread::spawn(move || client.stop(|_| sender.send(()).unwrap()));
+    let stopping = thread::spawn(move || client.stop(false, |_| sender.send(()).unwrap()));
     progress.recv().unwrap();
     daemon.end();
     stopping.join().unwrap().unwrap();
@@ -208,13 +208,17 @@ fn problems_keep_their_kind_and_message() {
     let client = &daemon.client;
     for (error, kind, sentence) in [
         (client.flush_volume("nix", |_| ()), ErrorKind::UnknownVolume, "no volume 'nix': list "),
-        (client.remove_volume("nix", |_| ()), ErrorKind::UnknownVolume, "no volume 'nix': list "),
+        (
+            client.remove_volume("nix", false, |_| ()),
+            ErrorKind::UnknownVolume,
+            "no volume 'nix': list ",
+        ),
         (
             client.flush_volume("broken", |_| ()),
             ErrorKind::Failed,
             "volume 'broken': its disk cannot be written: replace it",
         ),
-        (client.stop(|_| ()), ErrorKind::Failed, "volume 'broken'"),
+        (client.stop(false, |_| ()), ErrorKind::Failed, "volume 'broken'"),
         (client.flush_volume("faulty", |_| ()), ErrorKind::Internal, "internal error"),
     ] {
         let problem = problem(error.unwrap_err());

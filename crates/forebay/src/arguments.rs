@@ -33,6 +33,14 @@ fn state_directory(text: &str) -> ConfigResult<PathBuf> {
     Ok(settings.state.expect("the setting was just set"))
 }
 
+/// Whether a command may disconnect clients.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct ForceArguments {
+    /// Disconnect clients, too; a file system in use is damaged like by a power failure
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
 /// Arguments of the commands that print a report.
 #[derive(Args, Debug)]
 pub(crate) struct ShowArguments {
@@ -474,6 +482,8 @@ pub(crate) enum VolumeCommand {
     Remove {
         /// The volume's name
         name: String,
+        #[command(flatten)]
+        force: ForceArguments,
         #[command(flatten)]
         state: StateArguments,
     },

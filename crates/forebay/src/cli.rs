@@ -1,8 +1,8 @@
 //! The command line: every command with its help.
 
 use crate::arguments::{
-    AdviseArguments, PinArguments, ServeArguments, ShowArguments, StateArguments, StatusArguments,
-    TopArguments, TraceArguments, UnpinArguments, VolumeCommand, last_requests,
+    AdviseArguments, ForceArguments, PinArguments, ServeArguments, ShowArguments, StateArguments,
+    StatusArguments, TopArguments, TraceArguments, UnpinArguments, VolumeCommand, last_requests,
     server_settings_help,
 };
 use crate::client::analyze::AnalyzeCommand;
@@ -141,7 +141,12 @@ pub(crate) enum Command {
         the battery would not have lasted until all data was saved.")]
     Drill(ShowArguments),
     /// Write all dirty data to the disks and stop a running forebay
-    Stop(StateArguments),
+    Stop {
+        #[command(flatten)]
+        force: ForceArguments,
+        #[command(flatten)]
+        state: StateArguments,
+    },
     /// Apply the changes of the configuration file to a running forebay
     #[command(long_about = "Apply the changes of the configuration file to a running forebay, as \
         SIGHUP does.\nVolumes that the file no longer has are removed, after their data was \

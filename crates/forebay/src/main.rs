@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         Command::Slow { name, last, show } => client::slow::slow(name.as_deref(), last, &show),
         Command::Trace(arguments) => client::trace::trace(&arguments),
         Command::Drill(arguments) => client::drill(&arguments),
-        Command::Stop(arguments) => client::stop(&arguments),
+        Command::Stop { force, state } => client::stop(force, &state),
         Command::Reload { remove, state } => client::reload(remove, &state),
         Command::Upgrade(arguments) => client::upgrade(&arguments),
         Command::Rescue(command) => return rescue::run(command),

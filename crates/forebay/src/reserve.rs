@@ -1,12 +1,13 @@
 //! Records that can be written when the file system of the state directory is full.
 //!
-//! A record has a spare beside it, `NAME.new`, whose blocks are reserved in advance. A write goes to
-//! the spare; then the two exchange their names, so that the former record is the next spare. A
-//! record that exists can therefore be replaced any number of times without free space, and one that
-//! does not exist yet can be created once.
+//! A record has a spare beside it, `NAME.new`, whose blocks are reserved in advance. A write goes
+//! to the spare; then the two exchange their names, so that the former record is the next spare. A
+//! record that exists can therefore be replaced any number of times without free space, and one
+//! that does not exist yet can be created once.
 //!
 //! The price: [`RESERVED_BYTES`] for each record. A file system that writes in new places, such as
-//! btrfs, may need space for an exchange nevertheless, and one without `fallocate` reserves nothing.
+//! btrfs, may need space for an exchange nevertheless, and one without `fallocate` reserves
+//! nothing.
 
 use crate::marks::sync_directory;
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};

@@ -6,7 +6,7 @@ use crate::listener::peer_of;
 use crate::output::Output;
 use crate::pieces::Pieces;
 use crate::tls::TlsSession;
-use forebay_frontend::{ClientId, Refusal};
+use forebay_frontend::{ClientId, Peer, Refusal};
 use forebay_nbd::{Handshake, Negotiated, Request};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -37,7 +37,7 @@ pub(crate) struct Conn {
     pub socket: OwnedFd,
     pub listener: u32,
     /// The client's address, for the log.
-    pub peer: Box<str>,
+    pub peer: Peer,
     /// The name of the volume that the client has chosen, for the log.
     pub volume: Option<Box<str>>,
     /// The worker's identifier of the client.

@@ -1,5 +1,6 @@
 //! Listening sockets and their TLS configuration.
 
+use forebay_frontend::Peer;
 use forebay_nbd::Tls;
 use rustls::ServerConfig;
 use socket2::{SockAddr, SockRef};
@@ -67,10 +68,32 @@ impl Listener {
 
 const SEND_BUFFER_BYTES: usize = 1 << 20;
 
-/// The address of a client for the log: `address:port`, or `unix` for a client of a Unix socket.
-pub(crate) fn peer_of(socket: &OwnedFd) -> Box<str> {
-    let address = SockRef::from(socket).peer_addr();
-    address.map_or_else(|error| error.to_string(), |address| shown(&address)).into()
+/// The process that has connected a Unix socket; `None` in another namespace of processes.
+fn peer_process(socket: &OwnedFd) -> Option<u32> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `found`, which any bytes are valid for.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut len,
+        )
+    };
+    (result == 0 && found.pid > 0).then(|| found.pid.cast_unsigned())
+}
+
+/// The other end of a client's socket: the process of a client of a Unix socket, or the address.
+pub(crate) fn peer_of(socket: &OwnedFd) -> Peer {
+    match SockRef::from(socket).peer_addr() {
+        Ok(address) if address.is_unix() => {
+            peer_process(socket).map_or(Peer::Unknown, Peer::Process)
+        }
+        Ok(address) => Peer::Address(shown(&address).into()),
+        Err(_) => Peer::Unknown,
+    }
 }
 
 fn shown(address: &SockAddr) -> String {

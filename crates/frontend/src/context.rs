@@ -3,6 +3,7 @@
 use crate::{ClientTimeouts, Memory, PoolAccess, Reservation, Sockets, Staged, VolumeInfo};
 use forebay_types::{ByteRange, IoError, VolumeId};
 use forebay_volume::{Payload, RequestKind};
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,6 +15,29 @@ pub struct ClientId {
     pub number: u32,
     /// Distinguishes it from earlier clients with the same number.
     pub generation: u32,
+}
+
+/// The other end of a client's connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Peer {
+    /// It is not known.
+    #[default]
+    Unknown,
+    /// A process of this machine, by its number: the one that has connected the socket. A client in
+    /// the kernel outlives it.
+    Process(u32),
+    /// An address and port.
+    Address(Box<str>),
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("unknown"),
+            Self::Process(id) => write!(f, "process {id}"),
+            Self::Address(address) => f.write_str(address),
+        }
+    }
 }
 
 /// A request as its front end identifies it.
@@ -153,7 +177,7 @@ pub trait Clients {
     /// Assigns a client to the volume that it has chosen. Returns false if the volume takes no new
     /// clients.
     #[must_use]
-    fn enter(&mut self, client: ClientId, volume: VolumeId) -> bool;
+    fn enter(&mut self, client: ClientId, volume: VolumeId, peer: &Peer) -> bool;
 
     /// Removes a client. Later answers to its requests are dropped. With `reuse`, its number
     /// becomes free. Without, the number stays taken, because the kernel may still report events

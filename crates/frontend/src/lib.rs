@@ -31,7 +31,7 @@ mod sockets;
 mod volume;
 
 pub use context::{
-    ClientId, ClientRequest, Clients, ExtentQuery, LookAhead, Quota, Refusal, RequestSink,
+    ClientId, ClientRequest, Clients, ExtentQuery, LookAhead, Peer, Quota, Refusal, RequestSink,
     TryLater, WorkerContext,
 };
 pub use memory::{Memory, set_kept_bytes_max};

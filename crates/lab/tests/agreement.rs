@@ -1,6 +1,6 @@
 //! The engine misses what the policy misses: with short and long requests, in one shard in
-//! write-through, with nothing read ahead. Lines that cannot be evicted yet, and slots that wait for
-//! their lines, must not make the policy evict others than it would alone.
+//! write-through, with nothing read ahead. Lines that cannot be evicted yet, and slots that wait
+//! for their lines, must not make the policy evict others than it would alone.
 
 use forebay_lab::replay::Workload;
 use forebay_lab::replay::engine::{EngineRow, EngineSetup, replay};

@@ -41,6 +41,7 @@ pub use error::{StartError, VolumeError, remedy_for_save};
 pub use forebay_backend::Saved;
 pub use forebay_engine::{IoCause, Uncached};
 pub use forebay_format::journal::JournalId;
+pub use forebay_frontend::Peer;
 pub use forebay_policy::{
     BackgroundControl, Division, GovernorStatus, GrowthReason, Limits, MachineFigures,
     MemoryAdvice, MemoryBounds, MemoryOutlook, MemorySample, MemoryUse, MissRatioCurve, OutlookLog,

@@ -13,7 +13,8 @@ pub(crate) use header::{PoolVolume, Progress, checksum};
 
 use crate::locks::Lock;
 use forebay_engine::{LineMeta, SLOTS_MAX, ShardConfig, Slab, Slot};
-use forebay_types::LINE_BYTES;
+use forebay_types::limits::VOLUMES_MAX;
+use forebay_types::{LINE_BYTES, VolumeId};
 use header::{COPY_BYTES, HEADER_BYTES, Header, Layout};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::{Errno, FdFlags, pread};
@@ -410,6 +411,23 @@ impl Pool {
     /// The volumes that may have lines in the pool.
     pub(crate) fn volumes(&self) -> Vec<PoolVolume> {
         self.header.lock().volumes.clone()
+    }
+
+    /// The first of these volumes that meets a condition.
+    pub(crate) fn find_volume(&self, is_it: impl Fn(&PoolVolume) -> bool) -> Option<PoolVolume> {
+        self.header.lock().volumes.iter().find(|volume| is_it(volume)).cloned()
+    }
+
+    /// The lowest number that none of these volumes has.
+    pub(crate) fn free_number(&self) -> Option<VolumeId> {
+        let mut is_taken = [false; VOLUMES_MAX];
+        for volume in &self.header.lock().volumes {
+            if let Some(is_taken) = is_taken.get_mut(usize::from(volume.id.0)) {
+                *is_taken = true;
+            }
+        }
+        let free = is_taken.iter().position(|is_taken| !is_taken)?;
+        Some(VolumeId(free as u16))
     }
 
     /// Changes the list of volumes. After it returns, a later process finds the change.

@@ -28,9 +28,9 @@ use crate::warm_up::WarmLists;
 use crate::worker::Crew;
 use crate::write_share::WriteShares;
 use forebay_backend::Saved;
-use forebay_frontend::{Mailer, Service};
+use forebay_frontend::{Mailer, Peer, Service};
 use forebay_policy::{MemoryBounds, MemoryUse, SplitCost};
-use forebay_types::{HoldOut, PinnedRanges, UnsafeUps, VolumeId};
+use forebay_types::{HoldOut, PinnedRanges, VolumeId};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -167,12 +167,20 @@ impl Runtime {
     /// Takes a snapshot, shard by shard, on the calling thread. No worker is interrupted, and a
     /// shard's lock is held only while the counters of a few volumes are copied.
     pub fn status(&self) -> Result<RuntimeStatus, VolumeError> {
-        self.volumes.status(self.engine(), &self.memory_bounds(), Curves::Copied)
+        self.volumes.status(self.engine(), &self.memory_bounds(), Curves::Copied, None)
+    }
+
+    /// As [`Self::status`], with one volume only.
+    ///
+    /// # Errors
+    /// When there is no such volume, or the runtime has stopped.
+    pub fn status_of(&self, name: &str) -> Result<RuntimeStatus, VolumeError> {
+        self.volumes.status(self.engine(), &self.memory_bounds(), Curves::Copied, Some(name))
     }
 
     /// As [`Self::status`], without the miss-ratio curves: in constant time for each volume.
     pub fn status_without_curves(&self) -> Result<RuntimeStatus, VolumeError> {
-        self.volumes.status(self.engine(), &self.memory_bounds(), Curves::LeftOut)
+        self.volumes.status(self.engine(), &self.memory_bounds(), Curves::LeftOut, None)
     }
 
     /// Copies the statistics of each volume, in constant time for each. No worker is interrupted; a
@@ -309,7 +317,8 @@ impl Runtime {
     ///
     /// # Errors
     /// When there is no such volume, its disk is read-only and the change makes the volume
-    /// writable, or a journal or vault cannot record that the volume relies on it.
+    /// writable, its ranges may not be pinned, or a journal or vault cannot record that the volume
+    /// relies on it. Nothing has changed then.
     pub fn change_volume(&self, name: &str, change: VolumeChange) -> Result<(), VolumeError> {
         self.volumes.change(name, change)
     }
@@ -477,6 +486,16 @@ impl Runtime {
         })
     }
 
+    /// The clients that have entered a volume: its name, and the client's peer.
+    ///
+    /// # Errors
+    /// When the runtime has stopped.
+    pub fn clients(&self) -> Result<Vec<(String, Peer)>, VolumeError> {
+        let entered = self.shared.run_on_all(|tasks| tasks.entered())?;
+        let clients = entered.into_iter().flatten();
+        Ok(clients.map(|(volume, peer)| (volume.name.clone(), peer)).collect())
+    }
+
     /// Whether the kernel counts waits of the workers and their I/O threads as pressure on the
     /// disks, even if they wait for clients.
     pub const fn counts_as_io_pressure(&self) -> bool {
@@ -554,15 +573,6 @@ impl Runtime {
     /// The volumes that only a UPS protects: their dirty data is in the pool alone.
     pub fn power_volumes(&self) -> Vec<VolumeId> {
         UpsVolumes::of(&self.shared).ids()
-    }
-
-    /// Chooses when a write is acknowledged while the UPS does not cover it, for a volume that
-    /// only a UPS protects. The default is [`UnsafeUps::Stable`].
-    ///
-    /// # Errors
-    /// When there is no such volume, or the runtime is stopping.
-    pub fn set_unsafe_ups(&self, name: &str, choice: UnsafeUps) -> Result<(), VolumeError> {
-        UpsVolumes::of(&self.shared).set_unsafe_ups(name, choice)
     }
 
     /// Sets the dirty limit, in bytes of lines, of the volumes that only a UPS protects; at 0 they

@@ -93,9 +93,9 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             let volume = freeze(&name, false, &state)?;
             print(&format!("{} is thawed: {}\n", named(&name), sentences::summary(&volume)))
         }
-        VolumeCommand::Remove { name, state } => {
+        VolumeCommand::Remove { name, force, state } => {
             let (client, bar) = (connect(&state)?, Bar::new(&format!("removing {}", named(&name))));
-            bar.until_end(client.remove_volume(&name, |progress| bar.show(progress)))?;
+            bar.until_end(client.remove_volume(&name, force.force, |progress| bar.show(progress)))?;
             print(&format!("{} is removed\n", named(&name)))
         }
         VolumeCommand::Flush { name, state } => {
@@ -153,11 +153,11 @@ fn remedy_of_drill(report: &DrillReport) -> &'static str {
 }
 
 /// `forebay stop`.
-pub(crate) fn stop(arguments: &StateArguments) -> anyhow::Result<()> {
+pub(crate) fn stop(force: ForceArguments, arguments: &StateArguments) -> anyhow::Result<()> {
     let client = connect(arguments)?;
     let pid = client.status()?.pid;
     let bar = Bar::new("writing dirty data to the disks");
-    bar.until_end(client.stop(|progress| bar.show(progress)))?;
+    bar.until_end(client.stop(force.force, |progress| bar.show(progress)))?;
     if exit::wait_for_exit(pid)? {
         return print("forebay has stopped\n");
     }

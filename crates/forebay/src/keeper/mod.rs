@@ -3,9 +3,9 @@
 //! With a keeper configured, `forebay serve` itself becomes the keeper. It creates the memory
 //! file, starts the server as a child that inherits the descriptor, forwards signals, and restarts
 //! the server if it dies; the new server adopts the pool unchanged. The keeper does nothing else,
-//! so it has few ways to fail. A socket pair connects the two: the server writes one byte now and then
-//! while its start makes progress, one once it serves clients, and one each time that it cannot stop
-//! as requested; it shuts down cleanly when the keeper's end closes.
+//! so it has few ways to fail. A socket pair connects the two: the server writes one byte now and
+//! then while its start makes progress, one once it serves clients, and one each time that it
+//! cannot stop as requested; it shuts down cleanly when the keeper's end closes.
 //!
 //! For systemd, the keeper is the main process of the service, and notifications of others may be
 //! ignored. So the keeper passes the first two on, and the server does not notify systemd itself.

@@ -1,11 +1,15 @@
-//! The settings of a volume in the terms of the runtime.
+//! The settings and the progress of changes in the terms of the runtime and of the API.
 
+use forebay_api::Progress;
 use forebay_config::{ReadLatency, TlsUse, VolumeSpec, WriteBackSpec};
+use forebay_control::ProgressFn;
 use forebay_runtime::{Limits, ReadTarget, VolumeChange};
+use std::cell::Cell;
 use std::time::Duration;
 
-/// The settings that can change while the volume is served.
-pub(super) fn runtime_change(spec: &VolumeSpec) -> VolumeChange {
+/// The settings that can change while the volume is served. `has_pins` if the pinned ranges are to
+/// be replaced.
+pub(super) fn runtime_change(spec: &VolumeSpec, has_pins: bool) -> VolumeChange {
     VolumeChange {
         description: spec.description.clone().unwrap_or_default(),
         mode: spec.mode,
@@ -18,6 +22,8 @@ pub(super) fn runtime_change(spec: &VolumeSpec) -> VolumeChange {
         write_back: limits(&spec.write_back),
         slow: spec.slow_us.map(Duration::from_micros),
         tls_only: spec.tls == TlsUse::Required,
+        unsafe_ups: spec.unsafe_supply,
+        pins: has_pins.then(|| spec.pin.clone()),
     }
 }
 
@@ -40,5 +46,14 @@ pub(super) fn log_frozen(volume: &str, is_frozen: bool) {
     match is_frozen {
         true => tracing::info!(%volume, "volume frozen, it admits nothing into memory"),
         false => tracing::info!(%volume, "volume thawed"),
+    }
+}
+
+/// Reports the remaining dirty bytes as progress. The total is the largest value so far.
+pub(super) fn reporter(progress: ProgressFn<'_>) -> impl FnMut(u64) {
+    let total = Cell::new(0);
+    move |left| {
+        total.set(left.max(total.get()));
+        progress(Progress { dirty_bytes_left: left, dirty_bytes_total: total.get() });
     }
 }

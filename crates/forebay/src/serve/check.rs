@@ -17,7 +17,8 @@ use rustix::fs::{Access, AtFlags};
 /// anything: the memory size, the certificates, the UPS settings, the addresses, the state
 /// directory, and disks, journals and vault up to whether they accept writes. Not whether they are
 /// free, what a journal or vault holds, or whether servers can be reached: the daemon may still
-/// fail to start. If a server runs this check before an upgrade, its own memory counts as available.
+/// fail to start. If a server runs this check before an upgrade, its own memory counts as
+/// available.
 ///
 /// # Errors
 /// Returns the first fault found.

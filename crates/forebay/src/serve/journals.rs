@@ -114,8 +114,8 @@ impl Journals {
         self.accepted_disks.iter().any(|name| name == volume)
     }
 
-    /// Returns the journal that a volume names. Opens it if no other volume has opened it. None also
-    /// for a volume that is served without its failed journal.
+    /// Returns the journal that a volume names. Opens it if no other volume has opened it. None
+    /// also for a volume that is served without its failed journal.
     pub(super) fn of_volume(
         &self,
         runtime: &Runtime,

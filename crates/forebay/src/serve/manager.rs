@@ -1,12 +1,13 @@
 //! Carries out the requests of the control server and of signals on the runtime.
 
+pub(super) mod add;
 mod reload;
 
 use super::analysis::{self, Analyzer};
 use super::background::Background;
 use super::battery::Batteries;
-use super::calibrations::{Calibrations, Disk};
-use super::changes::{limits, log_frozen, runtime_change};
+use super::calibrations::Calibrations;
+use super::changes::{log_frozen, reporter, runtime_change};
 use super::claims::{Claim, Claims};
 use super::division::division;
 use super::journals::Journals;
@@ -20,16 +21,14 @@ use super::sizing::Sizing;
 use super::statistics::{self, Observer};
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
-use super::{report, slow, trace, vault};
-use crate::identity::identity;
+use super::{clients, report, slow, trace};
 use crate::report::{problem as problem_of, problem_of_kind};
 use forebay_api::{
-    DrillReport, ErrorKind, Memory, PowerStatus, Problem, Progress, SlowRequests, Status,
-    TraceRequest, TraceSummary, VolumeStatus,
+    DrillReport, ErrorKind, Memory, PowerStatus, Problem, SlowRequests, Status, TraceRequest,
+    TraceSummary, VolumeStatus,
 };
-use forebay_backend::{Description, OpenOptions};
 use forebay_config::{
-    CacheRatio, Config, DiskFormat, Listen, ServerChange, TlsUse, VolumeChange, VolumeSpec,
+    CacheRatio, Config, Listen, ServerChange, VolumeChange, VolumeSpec,
 };
 use forebay_control::{
     AnalysisManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile,
@@ -37,10 +36,9 @@ use forebay_control::{
 };
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_runtime::{
-    CalibrateError, PinError, Runtime, RuntimeStatus, VolumeError, VolumeSettings,
+    CalibrateError, PinError, Runtime, RuntimeStatus, VolumeError, VolumeStatus as RuntimeVolume,
 };
-use forebay_types::{DiskGeometry, PinnedRanges, Size};
-use std::cell::Cell;
+use forebay_types::PinnedRanges;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -295,6 +293,7 @@ impl Daemon {
         given_up: &[String],
         progress: ProgressFn<'_>,
     ) -> Result<(), VolumeError> {
+        clients::log_connected(&self.runtime, None);
         self.runtime.stop_without(given_up, self.observing(progress))?;
         self.journals.settle_replaced();
         self.statistics.save();
@@ -313,29 +312,40 @@ impl Daemon {
     }
 
     /// Changes settings of a volume that the caller has claimed.
-    fn change_claimed(&self, name: &str, change: &VolumeChange) -> Result<VolumeStatus, Problem> {
+    fn change_claimed(&self, name: &str, change: &VolumeChange) -> Result<(), Problem> {
         let old = self.spec_of(name)?;
-        self.check_tls(name, change.tls)?;
+        add::check_tls(self, name, change.tls)?;
         let spec = old.with(change).map_err(|error| problem_of(&error))?;
-        if change.pin.is_some() {
-            // First, because it may be refused, and can be undone.
-            self.runtime.set_pins(name, &spec.pin).map_err(problem)?;
-        }
-        if let Err(error) = self.runtime.change_volume(name, runtime_change(&spec)) {
-            if change.pin.is_some() {
-                self.runtime.set_pins(name, &old.pin).map_err(problem)?;
-            }
-            return Err(problem(error));
-        }
-        self.runtime.set_unsafe_ups(name, spec.unsafe_supply).map_err(problem)?;
+        let has_pins = change.pin.is_some();
+        self.runtime.change_volume(name, runtime_change(&spec, has_pins)).map_err(problem)?;
         if spec.frozen != old.frozen {
             log_frozen(name, spec.frozen);
         }
         for entry in self.state().volumes.iter_mut().filter(|entry| entry.name == name) {
             entry.clone_from(&spec);
         }
+        Ok(())
+    }
+
+    /// Reports a volume that a command has changed.
+    fn changed(&self, name: &str) -> Result<VolumeStatus, Problem> {
         self.log_ratio();
         self.volume_status(name)
+    }
+
+    /// Removes a volume, even if clients are connected to it with `force`.
+    fn remove(&self, name: &str, force: bool, progress: ProgressFn<'_>) -> Result<(), Problem> {
+        let _claim = self.claims.volume(name)?;
+        match force {
+            false => clients::refuse_connected(&self.runtime, Some(name))?,
+            true => clients::log_connected(&self.runtime, Some(name)),
+        }
+        self.runtime.remove_volume(name, self.observing(progress)).map_err(problem)?;
+        self.state().volumes.retain(|spec| spec.name != name);
+        // Before another volume gets its number.
+        self.statistics.observe();
+        tracing::info!(volume = %name, "volume removed");
+        Ok(())
     }
 
     fn spec_of(&self, name: &str) -> Result<VolumeSpec, Problem> {
@@ -361,20 +371,27 @@ impl Daemon {
         self.runtime.status().ok()
     }
 
+    /// The figures of all volumes without their miss-ratio curves, which take long to copy.
+    fn volume_figures(&self) -> Vec<RuntimeVolume> {
+        self.runtime.status_without_curves().map(|figures| figures.volumes).unwrap_or_default()
+    }
+
     fn memory(&self, figures: &RuntimeStatus) -> Memory {
         let ratio = self.ratio.status(figures, self.power_status().as_ref());
         report::memory(&figures.memory, self.sizing.status(), ratio)
     }
 
-    /// Logs the effective cache ratio if it has changed.
-    fn log_ratio(&self) {
-        if let Some(figures) = self.figures() {
+    /// Logs the effective cache ratio if it has changed. Not for each of many volumes: it depends
+    /// on all of them.
+    pub(super) fn log_ratio(&self) {
+        if let Ok(figures) = self.runtime.status_without_curves() {
             self.ratio.log(&self.ratio.status(&figures, self.power_status().as_ref()));
         }
     }
 
     fn volume_status(&self, name: &str) -> Result<VolumeStatus, Problem> {
-        let found = self.volume_list().into_iter().find(|volume| volume.name == name);
+        let figures = self.runtime.status_of(name).map_err(problem)?;
+        let found = self.volumes(&figures).pop();
         found.ok_or_else(|| problem(VolumeError::Unknown(name.to_owned())))
     }
 
@@ -392,57 +409,6 @@ impl Daemon {
             })
         });
         pairs.collect()
-    }
-
-    /// Lists a volume whose addition failed, if that could not be undone: it has to be removed.
-    fn list_half_added(&self, spec: VolumeSpec) {
-        let volumes = self.figures().map(|figures| figures.volumes).unwrap_or_default();
-        let is_left = volumes.iter().any(|volume| volume.name == spec.name && volume.half_added);
-        let mut state = self.state();
-        if is_left && state.volumes.iter().all(|volume| volume.name != spec.name) {
-            state.volumes.push(spec);
-        }
-    }
-
-    /// Resolves the geometry of a volume's disk. Logs inconsistencies; the status shows them too.
-    fn geometry(&self, spec: &VolumeSpec, disk: &Description) -> DiskGeometry {
-        let found = spec.geometry.resolve(&disk.geometry, self.runtime.stripe_bytes_max());
-        for note in &found.notes {
-            tracing::warn!(volume = %spec.name, %note, "inconsistent disk geometry");
-        }
-        found.used()
-    }
-
-    /// Refuses the name of a served volume. Without this, an addition of the same disk under the
-    /// same name would fail because the disk is in use.
-    fn check_name(&self, name: &str) -> Result<(), Problem> {
-        if self.state().volumes.iter().all(|volume| volume.name != name) {
-            return Ok(());
-        }
-        let volumes = self.figures().map(|figures| figures.volumes).unwrap_or_default();
-        match volumes.iter().find(|volume| volume.name == name) {
-            None => Ok(()),
-            Some(half) if half.half_added => Err(problem(VolumeError::HalfAdded(name.to_owned()))),
-            Some(_) => Err(problem(VolumeError::NameInUse(name.to_owned()))),
-        }
-    }
-
-    /// The error for a disk that cannot be opened because a volume of this server has it.
-    fn in_use_here(&self, backing: &str) -> Option<VolumeError> {
-        let identity = Some(forebay_backend::identity_of(backing)?);
-        let volumes = self.figures()?.volumes;
-        let volume = volumes.into_iter().find(|it| it.backing.identity == identity)?.name;
-        Some(VolumeError::BackingInUse { backing: backing.to_owned(), volume })
-    }
-
-    /// Refuses `tls=required` if TLS is off, as no client could reach the volume.
-    fn check_tls(&self, name: &str, tls: Option<TlsUse>) -> Result<(), Problem> {
-        if tls != Some(TlsUse::Required) || self.tls.is_some() {
-            return Ok(());
-        }
-        let message = format!("volume '{name}' has tls=required, but TLS is off");
-        let remedy = "start the server with --tls selective, --tls-cert and --tls-key";
-        Err(Problem::new(ErrorKind::Invalid, message, remedy))
     }
 
     /// The status of the server. `figures` are those of the runtime; without them, as during a
@@ -515,103 +481,45 @@ impl Manager for Daemon {
     }
 
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem> {
-        self.check_name(&spec.name)?;
-        self.check_tls(&spec.name, Some(spec.tls))?;
-        let has_vault = self.runtime.vault().is_some();
-        spec.check_ups(&self.state().config.ups, has_vault).map_err(|error| problem_of(&error))?;
-        if spec.protection.has_ups() && !has_vault {
-            tracing::warn!(
-                volume = %spec.name,
-                "no vault: the UPS does not protect the volume, which writes through if its \
-                 journal fails"
-            );
-        }
-        if let Some(bytes) = forebay_backend::allocated_bytes(&spec.backing) {
-            self.sizing.check_beside(&spec.name, bytes)?;
-        }
-        let (read_only, in_use_wait) = (spec.read_only, self.in_use_wait);
-        let refuse_images = spec.format == DiskFormat::Auto && !self.runtime.is_in_pool(&spec.name);
-        let options = OpenOptions { read_only, in_use_wait, refuse_images, ..Default::default() };
-        let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
-            let here = self.in_use_here(&spec.backing);
-            let problem = here.map_or_else(|| problem_of(&error), problem);
-            Problem { message: format!("volume '{}': {}", spec.name, problem.message), ..problem }
-        })?;
-        // After the open, which may hang: without a claim it blocks no other command, nor a stop.
-        let _claim = self.claims.volume(&spec.name)?;
-        let journal = self.journals.of_volume(&self.runtime, &spec, in_use_wait)?;
-        let size = Size(backend.description().size_bytes);
-        let geometry = self.geometry(&spec, backend.description());
-        let medium = backend.medium();
-        let disk = Disk::new(&spec.backing, backend.description());
-        let split_cost = self.calibrations.cost_of(&disk);
-        let calibrations = Arc::clone(&self.calibrations);
-        let settings = VolumeSettings {
-            description: spec.description.clone().unwrap_or_default(),
-            read_only: spec.read_only,
-            frozen: spec.frozen,
-            prefetch: spec.prefetch,
-            warm: spec.warm,
-            pins: spec.pin.clone(),
-            learn: spec.learn,
-            identity: identity(&spec.name, &spec.backing),
-            geometry,
-            gather_below: spec.gather_below.set(),
-            split_cost,
-            on_measured: Some(Arc::new(move |cost| calibrations.keep(&disk, cost))),
-            write_back: limits(&spec.write_back),
-            slow: spec.slow_us.map(Duration::from_micros),
-            ordered: spec.ordered,
-            tls_only: spec.tls == TlsUse::Required,
-            journal,
-            ups: spec.protection.has_ups(),
-            vault: vault::of_volume(self.runtime.vault().as_ref(), &spec),
-            accept_disk: self.journals.accepts_disk_of(&spec.name),
-            ..VolumeSettings::new(spec.name.clone(), backend, spec.mode)
-        };
-        if let Err(error) = self.runtime.add_volume(settings) {
-            self.list_half_added(spec);
-            return Err(problem(error));
-        }
-        self.runtime.set_unsafe_ups(&spec.name, spec.unsafe_supply).map_err(problem)?;
-        let VolumeSpec { name, backing, mode, .. } = &spec;
-        tracing::info!(volume = %name, %backing, %size, %mode, "volume added");
-        self.notes.set(name, &medium, &self.journals.media_of(&spec));
-        if spec.frozen {
-            log_frozen(name, true);
-        }
         let name = spec.name.clone();
-        self.state().volumes.push(spec);
+        add::add(self, spec)?;
         self.log_ratio();
         self.volume_status(&name)
     }
 
+    fn volume(&self, name: &str) -> Option<VolumeStatus> {
+        self.volume_status(name).ok()
+    }
+
     fn set_volume(&self, name: &str, change: VolumeChange) -> Result<VolumeStatus, Problem> {
         let _claim = self.claims.volume(name)?;
-        self.change_claimed(name, &change)
+        self.change_claimed(name, &change)?;
+        self.changed(name)
     }
 
     fn pin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
         let _claim = self.claims.volume(name)?;
         let (pins, _) = self.pins_and_size(name, &ranges)?;
         let pin = Some(pins.with(&ranges));
-        self.change_claimed(name, &VolumeChange { pin, ..VolumeChange::default() })
+        self.change_claimed(name, &VolumeChange { pin, ..VolumeChange::default() })?;
+        self.changed(name)
     }
 
     fn unpin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
         let _claim = self.claims.volume(name)?;
         let (pins, size_bytes) = self.pins_and_size(name, &ranges)?;
         let pin = Some(pins.without(&ranges, size_bytes));
-        self.change_claimed(name, &VolumeChange { pin, ..VolumeChange::default() })
+        self.change_claimed(name, &VolumeChange { pin, ..VolumeChange::default() })?;
+        self.changed(name)
     }
 
-    fn remove_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
-        let _claim = self.claims.volume(name)?;
-        self.runtime.remove_volume(name, self.observing(progress)).map_err(problem)?;
-        self.state().volumes.retain(|spec| spec.name != name);
-        // Before another volume gets its number.
-        self.statistics.observe();
-        tracing::info!(volume = %name, "volume removed");
+    fn remove_volume(
+        &self,
+        name: &str,
+        force: bool,
+        progress: ProgressFn<'_>,
+    ) -> Result<(), Problem> {
+        self.remove(name, force, progress)?;
         self.log_ratio();
         Ok(())
     }
@@ -642,7 +550,10 @@ impl Manager for Daemon {
     fn drill(&self) -> Result<DrillReport, Problem> {
         let (volumes, power) = (self.runtime.power_volumes(), self.power_status());
         let state_dir = self.state().config.state.clone();
-        let pool_bytes = self.figures().map_or(0, |figures| figures.memory.dirty_bytes_max);
+        let pool_bytes = self
+            .runtime
+            .status_without_curves()
+            .map_or(0, |figures| figures.memory.dirty_bytes_max);
         let vault = self.runtime.vault();
         vault::drill(vault.as_ref(), &volumes, power.as_ref(), pool_bytes, &state_dir)
     }
@@ -656,7 +567,7 @@ impl Manager for Daemon {
         request: &TraceRequest,
         sink: TraceSink<'_>,
     ) -> Result<TraceSummary, Problem> {
-        let volumes = self.figures().map(|figures| figures.volumes).unwrap_or_default();
+        let volumes = self.volume_figures();
         let size_bytes = |name: &str| {
             let volume = volumes.iter().find(|volume| volume.name == name);
             volume.map_or(0, |volume| volume.backing.size_bytes)
@@ -664,7 +575,10 @@ impl Manager for Daemon {
         trace::record(&self.runtime, request, size_bytes, sink)
     }
 
-    fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
+    fn stop(&self, force: bool, progress: ProgressFn<'_>) -> Result<(), Problem> {
+        if !force {
+            clients::refuse_connected(&self.runtime, None)?;
+        }
         let claim = self.claims.everything()?;
         let given_up = self.state().given_up.clone();
         self.stop_claimed(claim, &given_up, progress).map_err(|error| {
@@ -697,15 +611,6 @@ impl Manager for Daemon {
         self.is_upgrade.store(true, Ordering::Relaxed);
         self.stopped.notify_one();
         Ok(())
-    }
-}
-
-/// Reports the remaining dirty bytes as progress. The total is the largest value so far.
-fn reporter(progress: ProgressFn<'_>) -> impl FnMut(u64) {
-    let total = Cell::new(0);
-    move |left| {
-        total.set(left.max(total.get()));
-        progress(Progress { dirty_bytes_left: left, dirty_bytes_total: total.get() });
     }
 }
 

@@ -7,6 +7,7 @@ mod calibrations;
 mod changes;
 mod check;
 mod claims;
+mod clients;
 mod condition;
 mod control;
 mod dashboard;
@@ -24,8 +25,8 @@ mod periodic;
 mod planted;
 mod power;
 mod presence;
-mod ratio;
 mod progress;
+mod ratio;
 mod report;
 mod saves;
 mod sizing;
@@ -46,7 +47,7 @@ use anyhow::Context;
 pub(crate) use check::check;
 use control::ControlServers;
 use forebay_config::{Config, Ecc, IoEngine, Workers};
-use forebay_control::{Manager, Server, StateDir};
+use forebay_control::{Server, StateDir};
 use forebay_frontend_nbd::NbdServer;
 use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
 use forebay_threads::Thread;
@@ -55,9 +56,9 @@ use histories::StateHistories;
 use journals::Journals;
 use listen::BoundListener;
 use manager::Daemon;
+use progress::StartProgress;
 pub(crate) use space::AllocateError;
 use std::os::fd::OwnedFd;
-use progress::StartProgress;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,8 +199,8 @@ fn start(
     pool: Option<OwnedFd>,
     overrides: ServeOverrides,
     in_use_wait: Duration,
-) -> anyhow::Result<(Daemon, Vec<BoundListener>)> {
     progress: &StartProgress,
+) -> anyhow::Result<(Daemon, Vec<BoundListener>)> {
     if let Err(error) = Descriptors::raise() {
         tracing::warn!(%error, "cannot raise the limit of file descriptors");
     }
@@ -251,8 +252,9 @@ fn start(
     let mut daemon = Daemon::new(runtime, nbd, config, tls, journals, ratio);
     daemon.set_in_use_wait(in_use_wait);
     for spec in volumes {
-        daemon.add_volume(spec)?;
+        manager::add::add(&daemon, spec)?;
     }
+    daemon.log_ratio();
     daemon.report_unserved();
     daemon.monitor_power()?;
     let bound = listeners.iter().map(|address| daemon.bind(address));

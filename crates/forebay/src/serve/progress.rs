@@ -5,6 +5,7 @@ use super::periodic::Periodic;
 use crate::keeper::KeeperLink;
 use anyhow::Context;
 use forebay_runtime::Runtime;
+use forebay_threads::Thread;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ impl StartProgress {
         let runtime = Arc::new(OnceLock::<Arc<Runtime>>::new());
         let observed = Arc::clone(&runtime);
         let mut before = Counts::default();
-        let thread = Periodic::start("start", INTERVAL, move || {
+        let thread = Periodic::start(Thread::named("start"), INTERVAL, move || {
             if before.advance(Counts::now(observed.get().map(|runtime| &**runtime))) {
                 notify();
             }

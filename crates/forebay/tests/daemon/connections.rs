@@ -176,7 +176,7 @@ fn a_daemon_full_of_clients_can_be_controlled(io: &str) {
     drop(crowd);
     wait_until("new clients are accepted again", PATIENCE, || try_enter(&daemon.socket).is_some());
     let _crowd: Vec<UnixStream> = (0..100).filter_map(|_| try_enter(&daemon.socket)).collect();
-    let (code, said) = daemon.run(&["stop"]);
+    let (code, said) = daemon.run(&["stop", "--force"]);
     assert_eq!(code, Some(0), "{said}");
 }
 

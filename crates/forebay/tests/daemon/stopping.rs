@@ -103,10 +103,41 @@ fn sigterm_does_not_stop_a_daemon_with_dirty_data_that_its_disk_refuses() {
     let (code, text) = daemon.run(&["volume", "list", "--json"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("\"failing\"") && text.contains("volume trust flushes"), "{text}");
-    let (code, text) = daemon.run(&["volume", "remove", "flushes"]);
+    let (code, text) = daemon.run(&["volume", "remove", "flushes", "--force"]);
     assert!(code == Some(1) && text.contains("forebay volume trust flushes"), "{text}");
     let (code, text) = daemon.run(&["volume", "trust", "flushes"]);
     assert!(code == Some(1) && text.contains("a flush of the backing store"), "{text}");
+}
+
+#[test]
+fn connected_clients_are_named_and_cut_off_only_by_force() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = ["disk", "other"].map(|name| format!("{name}=memory:1MiB"));
+    let daemon = Daemon::start(directory.path(), "auto", "64MiB", &volumes);
+    let mut client = daemon.client("disk");
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    let this = format!("process {} ({})", std::process::id(), name.trim_end());
+    let (remove, stop) = (["volume", "remove", "disk"], ["stop"]);
+    for (command, subject, forced) in [
+        (&remove[..], "volume 'disk' has clients", "forebay volume remove disk --force"),
+        (&stop[..], "clients are connected", "forebay stop --force"),
+    ] {
+        let (code, text) = daemon.run(command);
+        let expected = format!("{subject}: {this}");
+        assert!(code == Some(1) && text.contains(&expected) && text.contains(forced), "{text}");
+        assert_eq!(client.read(0, 4096), Ok(vec![0; 4096]), "it is still served");
+    }
+    assert_eq!(daemon.run(&["volume", "remove", "other"]).0, Some(0), "it has no client");
+    let (code, text) = daemon.run(&[&remove[..], &["--force"]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(daemon.run(&["volume", "add", "disk=memory:1MiB"]).0, Some(0));
+    let _client = daemon.client("disk");
+    daemon.terminate();
+    let log = directory.path().join("log");
+    daemon.wait();
+    let log = std::fs::read_to_string(log).unwrap();
+    let logged = format!("disconnecting a client volume=disk client={this} connections=1");
+    assert_eq!(log.matches(&logged).count(), 2, "{log}");
 }
 
 /// Longer than a client may pause within a payload.

@@ -293,7 +293,7 @@ fn api_errors() {
     }
     note("GET /v1/volumes/nix", client.volume("nix").unwrap_err());
     note("POST /v1/volumes/broken/flush", client.flush_volume("broken", |_| ()).unwrap_err());
-    note("POST /v1/stop", client.stop(|_| ()).unwrap_err());
+    note("POST /v1/stop", client.stop(false, |_| ()).unwrap_err());
     drop(end);
     serving.join().unwrap();
     compare("api.txt", &page);

@@ -15,7 +15,8 @@ use crate::worker::{Token, WorkerHost, release};
 use forebay_engine::{LineKey, Slot, Uncached};
 use forebay_frontend::{
     ClientId, ClientRequest, ClientTimeouts, Clients, ExtentQuery, FrontEnd, LookAhead, Memory,
-    Pins, Quota, Refusal, RequestSink, Reservation, Staged, TryLater, VolumeInfo, WorkerContext,
+    Peer, Pins, Quota, Refusal, RequestSink, Reservation, Staged, TryLater, VolumeInfo,
+    WorkerContext,
 };
 use forebay_types::limits::CONNECTIONS_MAX;
 use forebay_types::{ByteRange, Extent, IoError, IoResult, LINE_BYTES, VolumeId};
@@ -391,7 +392,7 @@ impl<R: Reactor> Clients for Context<'_, R> {
         self.host.clients.insert()
     }
 
-    fn enter(&mut self, client: ClientId, volume: VolumeId) -> bool {
+    fn enter(&mut self, client: ClientId, volume: VolumeId, peer: &Peer) -> bool {
         let Some(client) = self.host.clients.get_mut(client) else { return false };
         let Some(volume) = self.host.shared.volume(volume) else { return false };
         if client.volume.is_some() || volume.is_closed.load(Ordering::Relaxed) {
@@ -399,6 +400,7 @@ impl<R: Reactor> Clients for Context<'_, R> {
         }
         volume.connections.fetch_add(1, Ordering::Relaxed);
         client.volume = Some(volume);
+        client.peer = peer.clone();
         true
     }
 

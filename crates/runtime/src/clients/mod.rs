@@ -24,7 +24,7 @@ pub(crate) use waiting::waiting;
 use crate::service::VolumeSettings;
 use crate::shared::{Shared, Volume};
 use forebay_engine::LineHits;
-use forebay_frontend::{ClientId, ClientRequest, Memory, VolumeInfo};
+use forebay_frontend::{ClientId, ClientRequest, Memory, Peer, VolumeInfo};
 use forebay_types::limits::CONNECTION_REQUESTS_MAX;
 use forebay_types::{IoError, IoResult, VolumeId};
 use forebay_volume::{Completion, CompletionBatch, CompletionQueue, RequestKind};
@@ -58,6 +58,8 @@ pub(crate) type Deliveries = CompletionBatch<Ticket, Memory>;
 struct Client {
     /// The volume that it has entered.
     volume: Option<Arc<Volume>>,
+    /// The other end of its connection, once it has entered a volume.
+    peer: Peer,
     /// Requests and extent queries in flight.
     requests: usize,
     /// Bytes of the requests in flight.
@@ -174,6 +176,14 @@ impl ClientTable {
             (volume.is_none() || entered == volume).then_some(id)
         });
         clients.collect()
+    }
+
+    /// The volumes that clients have entered, each with the client's peer.
+    pub(crate) fn entered(&self) -> Vec<(Arc<Volume>, Peer)> {
+        let clients = self.places.iter().filter_map(|(_, client)| client.as_ref());
+        let entered = clients
+            .filter_map(|client| Some((Arc::clone(client.volume.as_ref()?), client.peer.clone())));
+        entered.collect()
     }
 
     /// Whether a client is queued for memory.

@@ -10,8 +10,8 @@ use crate::worker::Worker;
 use forebay_backend::MemoryBackend;
 use forebay_engine::Place;
 use forebay_frontend::{
-    ClientId, ClientRequest, Event, ExtentQuery, FrontEnd, Mailer, Memory, Pins, PoolAccess, Quota,
-    RequestSink, Service, WorkerContext,
+    ClientId, ClientRequest, Event, ExtentQuery, FrontEnd, Mailer, Memory, Peer, Pins, PoolAccess,
+    Quota, RequestSink, Service, WorkerContext,
 };
 use forebay_types::{ByteRange, Extent, IoError, IoResult, VolumeId};
 use forebay_volume::{Payload, Reply, RequestKind};
@@ -105,7 +105,7 @@ impl Direct {
         while self.clients.len() <= at {
             assert_eq!(cx.accept(None), Some(0), "there is one worker");
             let id = cx.join();
-            assert!(cx.enter(id, VolumeId(0)));
+            assert!(cx.enter(id, VolumeId(0), &Peer::Unknown));
             self.clients.push(DirectClient { id, holds: false, held: 0 });
         }
         &mut self.clients[at]

@@ -24,6 +24,7 @@ use forebay_journal::identity::Evidence;
 use forebay_policy::Weir;
 use forebay_types::limits::VOLUMES_MAX;
 use forebay_types::{LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -67,11 +68,17 @@ pub(crate) fn shards(
         return Ok((0..pool.shards()).map(shard).collect());
     }
     let begun = Instant::now();
-    let volumes = pool.volumes();
-    let fate = |volume: VolumeId| match volumes.iter().find(|known| known.id == volume) {
+    // By number: the fate of each line is looked up.
+    let mut lasts = [None; VOLUMES_MAX];
+    for known in pool.volumes() {
+        if let Some(lasts) = lasts.get_mut(usize::from(known.id.0)) {
+            *lasts = Some(known.lasts);
+        }
+    }
+    let fate = |volume: VolumeId| match lasts.get(usize::from(volume.0)).copied().flatten() {
         None => Fate::Unknown,
-        Some(known) if known.lasts => Fate::Kept,
-        Some(_) => Fate::Gone,
+        Some(true) => Fate::Kept,
+        Some(false) => Fate::Gone,
     };
     let mut found = Recovery::default();
     let mut shards = Vec::with_capacity(pool.shards());
@@ -152,7 +159,7 @@ impl<'a> PoolVolumes<'a> {
     }
 
     fn in_pool(&self, name: &str) -> Option<PoolVolume> {
-        self.shared.pool.volumes().into_iter().find(|volume| volume.name == name)
+        self.shared.pool.find_volume(|volume| volume.name == name)
     }
 
     /// Drops all clean data of a volume that is not served.
@@ -286,7 +293,7 @@ impl<'a> PoolVolumes<'a> {
         }
         let id = match &found {
             Some(found) => found.id,
-            None => self.free_number()?,
+            None => self.shared.pool.free_number().ok_or(VolumeError::TooMany)?,
         };
         let found = found.filter(|_| is_same);
         let stripes = found.as_ref().map_or(settings.geometry.stripes(), |found| found.stripes);
@@ -320,15 +327,6 @@ impl<'a> PoolVolumes<'a> {
         Ok((id, stripes))
     }
 
-    /// A number that no volume has, neither a served one nor one in the pool.
-    fn free_number(&self) -> Result<VolumeId, VolumeError> {
-        let in_pool = self.shared.pool.volumes();
-        let is_free = |id: &VolumeId| {
-            self.shared.volumes.get(*id).is_none() && in_pool.iter().all(|volume| volume.id != *id)
-        };
-        (0..VOLUMES_MAX as u16).map(VolumeId).find(is_free).ok_or(VolumeError::TooMany)
-    }
-
     /// Records in the pool that all data of a volume is in the pool, or on the disk. `recorded_in`
     /// is the journal that has a record of all acknowledged data that the disk may lack.
     pub(crate) fn mark_whole(&self, id: VolumeId, recorded_in: Option<JournalId>) {
@@ -343,20 +341,29 @@ impl<'a> PoolVolumes<'a> {
 
     /// Whether the pool's record of a volume says that pool and disk have all data of it.
     pub(crate) fn is_marked_whole(&self, id: VolumeId) -> bool {
-        let found = self.shared.pool.volumes().into_iter().find(|volume| volume.id == id);
+        let found = self.shared.pool.find_volume(|volume| volume.id == id);
         found.is_none_or(|volume| volume.progress == Progress::Whole)
     }
 
     /// Whether this journal has a record of all data of a volume that a previous process has
     /// acknowledged and the disk may lack.
     pub(crate) fn is_all_in(&self, id: VolumeId, journal: JournalId) -> bool {
-        let volumes = self.shared.pool.volumes();
-        volumes.iter().any(|volume| volume.id == id && volume.recorded_in == Some(journal))
+        let found = self.shared.pool.find_volume(|volume| volume.id == id);
+        found.is_some_and(|volume| volume.recorded_in == Some(journal))
     }
 
     /// Removes the pool's record of a volume.
     pub(crate) fn leave(&self, id: VolumeId) {
         self.shared.pool.change_volumes(|volumes| volumes.retain(|volume| volume.id != id));
+    }
+
+    /// Removes the pool's records of all volumes that are served.
+    pub(crate) fn leave_served(&self) {
+        let served = self.shared.volumes.all();
+        let served: HashSet<VolumeId> = served.iter().map(|volume| volume.id).collect();
+        self.shared
+            .pool
+            .change_volumes(|volumes| volumes.retain(|volume| !served.contains(&volume.id)));
     }
 
     /// Drops the clean lines of volumes that are neither served nor being added, because other

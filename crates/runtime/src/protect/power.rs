@@ -9,9 +9,8 @@
 //! released its shard. So each acknowledged write was in the pool, or on the disk, when the dump
 //! copied the shard.
 
-use crate::error::VolumeError;
 use crate::shared::{Message, Shared, Volume};
-use forebay_types::{IoResult, UnsafeUps, VolumeId};
+use forebay_types::{IoResult, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -82,13 +81,6 @@ impl<'a> UpsVolumes<'a> {
     /// The ids of the volumes that only a UPS protects.
     pub(crate) fn ids(&self) -> Vec<VolumeId> {
         self.ups_only_volumes().iter().map(|volume| volume.id).collect()
-    }
-
-    /// Chooses when a write is acknowledged while the UPS does not cover it, for a volume that
-    /// only a UPS protects. The default is [`UnsafeUps::Stable`].
-    pub(crate) fn set_unsafe_ups(&self, name: &str, choice: UnsafeUps) -> Result<(), VolumeError> {
-        let id = self.shared.volumes.named(name)?.id;
-        self.shared.run_on(0, move |tasks| tasks.shared().shards.set_unsafe_ups(id, choice))
     }
 
     /// Sets the dirty limit, in bytes of lines, of the volumes that only a UPS protects; at 0 they

@@ -74,7 +74,7 @@ impl VolumeService {
         let internal_reads = Arc::default();
         let elsewhere = pool_and_vault(&settings, plan, &internal_reads)?;
         let info = info_of(id, &settings);
-        let (size, mode) = (info.size_bytes, settings.mode);
+        let (size, mode, unsafe_ups) = (info.size_bytes, settings.mode, settings.unsafe_ups);
         let warm = Warm::new(settings.warm, &*settings.backend, settings.identity);
         let learn = Learn::new(settings.learn);
         let streams = Streams::new(size, self.shared.pool.data_bytes());
@@ -124,8 +124,9 @@ impl VolumeService {
             is_frozen: AtomicBool::new(settings.frozen),
         });
         let registered = Arc::clone(&volume);
-        self.shared
-            .run_on(0, move |tasks| tasks.shared().register(registered, mode, protection))?;
+        self.shared.run_on(0, move |tasks| {
+            tasks.shared().register(registered, mode, protection, unsafe_ups);
+        })?;
         Ok((volume, settings.vault))
     }
 

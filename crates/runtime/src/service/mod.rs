@@ -108,12 +108,32 @@ impl VolumeService {
         if !change.read_only && volume.backend.description().read_only {
             return Err(VolumeError::BackingReadOnly(name.to_owned()));
         }
+        let pins = match &change.pins {
+            Some(ranges) => Some(self.check_pins(&volume, ranges)?),
+            None => None,
+        };
+        // A record that the volume relies on more than it does is harmless if the change fails.
         if let Some(vault) = &volume.vault {
             vault.rely(volume.id, change.mode)?;
         }
         if let (Some(used), Mode::WriteBack) = (&volume.journal, change.mode) {
             used.journal.rely(&volume.name)?;
         }
+        let (id, mode, frozen, unsafe_ups) =
+            (volume.id, change.mode, change.frozen, change.unsafe_ups);
+        // Before the shards: a warm-up would count reads that they refuse as done.
+        let was_frozen = volume.is_frozen.fetch_or(frozen, Ordering::Relaxed);
+        let changed = self.shared.run_on(0, move |tasks| {
+            let shards = &tasks.shared().shards;
+            shards.set_mode(id, mode);
+            shards.set_frozen(id, frozen);
+            shards.set_unsafe_ups(id, unsafe_ups);
+        });
+        volume
+            .is_frozen
+            .store(if changed.is_ok() { frozen } else { was_frozen }, Ordering::Relaxed);
+        changed?;
+        // Nothing below fails.
         volume.prefetch.store(change.prefetch, Ordering::Relaxed);
         volume.warm.set_kept(change.warm);
         volume.learn.set_on(change.learn);
@@ -128,15 +148,9 @@ impl VolumeService {
         info.tls_only = change.tls_only;
         info.description = change.description;
         drop(info);
-        let (id, mode, frozen) = (volume.id, change.mode, change.frozen);
-        // Before the shards: a warm-up would count reads that they refuse as done.
-        volume.is_frozen.fetch_or(frozen, Ordering::Relaxed);
-        self.shared.run_on(0, move |tasks| {
-            let shards = &tasks.shared().shards;
-            shards.set_mode(id, mode);
-            shards.set_frozen(id, frozen);
-        })?;
-        volume.is_frozen.store(frozen, Ordering::Relaxed);
+        if let Some(pins) = pins {
+            self.apply_pins(&volume, pins);
+        }
         if mode == Mode::Bypass {
             self.shared.shards.drop_clean(id);
         }
@@ -218,7 +232,7 @@ impl VolumeService {
         self.protectors.close();
         // From here on other programs may change the disks.
         let pool_volumes = self.pool_volumes();
-        self.shared.volumes.all().iter().for_each(|volume| pool_volumes.leave(volume.id));
+        pool_volumes.leave_served();
         if pool_volumes.unserved().is_empty() {
             self.shared.pool.close();
         }
@@ -226,3 +240,6 @@ impl VolumeService {
         self.shared.volumes.clear();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,8 @@
 //! Pins and unpins ranges of volumes.
 
 use super::VolumeService;
-use crate::error::{VolumeError, VolumeResult};
-use crate::pins::{PinError, check, shard_lines_min};
+use crate::error::VolumeResult;
+use crate::pins::{PinError, Pins, check, shard_lines_min};
 use crate::resize::ResizeError;
 use crate::shared::Volume;
 use forebay_types::{Fault, LINE_BYTES, PinnedRanges};
@@ -13,7 +13,9 @@ impl VolumeService {
     pub(crate) fn set_pins(&self, name: &str, ranges: &PinnedRanges) -> VolumeResult {
         let _changing = self.changes.lock();
         let volume = self.shared.volumes.named(name)?;
-        self.pin(&volume, ranges).map_err(VolumeError::Pin)
+        let pins = self.check_pins(&volume, ranges)?;
+        self.apply_pins(&volume, pins);
+        Ok(())
     }
 
     /// Pins the ranges with which a volume was added. If that is refused, the volume is served
@@ -28,10 +30,13 @@ impl VolumeService {
             // It was removed meanwhile.
             return;
         }
-        if let Err(error) = self.pin(volume, ranges) {
-            let reason = error.with_causes();
-            tracing::warn!(volume = %volume.name, error = reason, "serving without pinned ranges");
-            volume.pins.set_refused(error);
+        match self.check_pins(volume, ranges) {
+            Ok(pins) => self.apply_pins(volume, pins),
+            Err(error) => {
+                let (name, reason) = (&volume.name, error.with_causes());
+                tracing::warn!(volume = %name, error = reason, "serving without pinned ranges");
+                volume.pins.set_refused(error);
+            }
         }
     }
 
@@ -46,6 +51,12 @@ impl VolumeService {
         let volumes = self.shared.volumes.all();
         let pins: Vec<_> = volumes.iter().map(|volume| volume.pins.get()).collect();
         shard_lines_min(&self.shared.pool, &pins)
+    }
+
+    /// The lines of the pinned ranges of all volumes.
+    pub(super) fn pinned_lines(&self) -> u64 {
+        let volumes = self.shared.volumes.all();
+        volumes.iter().map(|volume| volume.pins.get().ranges.lines()).sum()
     }
 
     /// Refuses a size of the memory that is too small for the pinned ranges.
@@ -65,16 +76,24 @@ impl VolumeService {
         Err(ResizeError::Pinned { memory_bytes, pinned, least_bytes })
     }
 
-    /// Replaces the pinned ranges of a volume. The caller holds the lock of changes.
-    fn pin(&self, volume: &Arc<Volume>, ranges: &PinnedRanges) -> Result<(), PinError> {
+    /// Checks whether ranges of a volume may replace its pinned ones. The caller holds the lock of
+    /// changes until it has called [`VolumeService::apply_pins`].
+    pub(super) fn check_pins(
+        &self,
+        volume: &Arc<Volume>,
+        ranges: &PinnedRanges,
+    ) -> Result<Pins, PinError> {
         let shared = &self.shared;
         let volumes = shared.volumes.all();
         let others = volumes.iter().filter(|other| other.id != volume.id);
         let others: Vec<_> = others.map(|other| other.pins.get()).collect();
-        let pins = check(&shared.pool, shared.shards.len(), volume, ranges, &others)?;
-        shared.shards.set_pinned(volume.id, &pins.ranges, &pins.lines_by_shard);
+        check(&shared.pool, shared.shards.len(), volume, ranges, &others)
+    }
+
+    /// Replaces the pinned ranges of a volume.
+    pub(super) fn apply_pins(&self, volume: &Arc<Volume>, pins: Pins) {
+        self.shared.shards.set_pinned(volume.id, &pins.ranges, &pins.lines_by_shard);
         volume.pins.set(pins);
         self.warm_ups.load_pins(volume);
-        Ok(())
     }
 }

@@ -205,8 +205,8 @@ impl Protectors {
         }
     }
 
-    /// Whether the vault has the newest data of a volume whose journal has failed, so that the volume
-    /// can be served without the journal.
+    /// Whether the vault has the newest data of a volume whose journal has failed, so that the
+    /// volume can be served without the journal.
     pub(crate) fn vault_replaces_journal(&self, volume: &str) -> bool {
         let vault = self.vault().map_or(VaultState::None, |vault| vault.state_for(volume));
         let decision = decide(Inputs {

@@ -5,7 +5,7 @@ use crate::protect::journal::VolumeJournal;
 use crate::protect::vault::VolumeVault;
 use forebay_backend::Backend;
 use forebay_policy::{Limits, SplitCost};
-use forebay_types::{DiskGeometry, Mode, PinnedRanges};
+use forebay_types::{DiskGeometry, Mode, PinnedRanges, UnsafeUps};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +55,9 @@ pub struct VolumeSettings {
     pub journal: Option<VolumeJournal>,
     /// Whether a UPS protects its writes: alone, or once its journal has failed.
     pub ups: bool,
+    /// When a write is acknowledged while the UPS does not cover it, if only a UPS protects the
+    /// volume.
+    pub unsafe_ups: UnsafeUps,
     /// The vault that takes its dirty data when the battery runs low.
     pub vault: Option<VolumeVault>,
     /// Accept the disk although it differs from the one that pool or vault hold data for.
@@ -87,6 +90,7 @@ impl VolumeSettings {
             tls_only: false,
             journal: None,
             ups: false,
+            unsafe_ups: UnsafeUps::default(),
             vault: None,
             accept_disk: false,
         }
@@ -118,6 +122,11 @@ pub struct VolumeChange {
     pub slow: Option<Duration>,
     /// Whether it is served over TLS only.
     pub tls_only: bool,
+    /// When a write is acknowledged while the UPS does not cover it, if only a UPS protects the
+    /// volume.
+    pub unsafe_ups: UnsafeUps,
+    /// The ranges that stay in the pool; `None` if they do not change.
+    pub pins: Option<PinnedRanges>,
 }
 
 impl VolumeChange {
@@ -135,6 +144,8 @@ impl VolumeChange {
             write_back: Limits::default(),
             slow: None,
             tls_only: false,
+            unsafe_ups: UnsafeUps::default(),
+            pins: None,
         }
     }
 }

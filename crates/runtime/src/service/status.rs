@@ -230,24 +230,28 @@ struct ShardView {
 }
 
 impl VolumeService {
-    /// See [`crate::Runtime::status`].
+    /// See [`crate::Runtime::status`]. `name` is that of the one volume to include; `None` for all.
     pub(crate) fn status(
         &self,
         engine: &'static str,
         bounds: &MemoryBounds,
         curves: Curves,
+        name: Option<&str>,
     ) -> Result<RuntimeStatus, VolumeError> {
         if self.shared.inboxes.iter().any(|inbox| inbox.is_closed()) {
             return Err(VolumeError::Stopping);
         }
-        let volumes = self.shared.volumes.all();
+        let volumes = match name {
+            Some(name) => vec![self.shared.volumes.named(name)?],
+            None => self.shared.volumes.all(),
+        };
         let view = self.view_shards(&volumes, curves);
         let mut stalls = self.stalls();
         let mut memory = self.memory_status(bounds, &view.usage);
+        memory.pinned_bytes = self.pinned_lines() * LINE_BYTES;
         let volumes = volumes.iter().map(|volume| {
             let of_volume = || view.volumes.get(&volume.id).into_iter().flatten();
             let pins = volume.pins.status(of_volume().map(|view| view.retained_lines).sum());
-            memory.pinned_bytes += pins.pinned_lines * LINE_BYTES;
             let (requests, latencies) = add_up(&volume.stats);
             let mut status = VolumeStatus {
                 id: volume.id,

@@ -30,7 +30,7 @@ use crate::worker::Tasks;
 use forebay_ecc::Code;
 use forebay_engine::{Protection, Shard, Slot};
 use forebay_frontend::{ClientId, PoolAccess};
-use forebay_types::{Mode, Stripes, VolumeId};
+use forebay_types::{Mode, Stripes, UnsafeUps, VolumeId};
 use forebay_volume::{PowerGate, ReplySegment};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -129,10 +129,16 @@ impl Shared {
     }
 
     /// Adds a volume to the table and to the shards.
-    pub(crate) fn register(&self, volume: Arc<Volume>, mode: Mode, protection: Protection) {
+    pub(crate) fn register(
+        &self,
+        volume: Arc<Volume>,
+        mode: Mode,
+        protection: Protection,
+        unsafe_ups: UnsafeUps,
+    ) {
         // To the table first: a shard of an adopted pool may destage the volume at once.
         self.volumes.insert(Arc::clone(&volume));
-        self.shards.add_volume(&volume, mode, protection);
+        self.shards.add_volume(&volume, mode, protection, unsafe_ups);
     }
 
     /// Runs a task on the thread of a worker when that reads its inbox, and waits for the result.

@@ -99,7 +99,13 @@ impl Shards {
     }
 
     /// Adds a volume to all shards.
-    pub(crate) fn add_volume(&self, volume: &Volume, mode: Mode, protection: Protection) {
+    pub(crate) fn add_volume(
+        &self,
+        volume: &Volume,
+        mode: Mode,
+        protection: Protection,
+        unsafe_ups: UnsafeUps,
+    ) {
         let size_bytes = volume.backend.description().size_bytes;
         let elevator = Elevator::new(self.len(), volume.geometry.stripe_cache_bytes);
         for (number, mut shard) in self.each().enumerate() {
@@ -108,6 +114,7 @@ impl Shards {
             in_shard.set_stripes(volume.stripes);
             in_shard.set_elevator(Arc::clone(&elevator), number);
             in_shard.set_protection(protection);
+            in_shard.set_unsafe_ups(unsafe_ups);
             in_shard.set_frozen(volume.is_frozen());
             if volume.order.is_some() {
                 in_shard.set_ordered();
@@ -261,7 +268,8 @@ impl Shards {
     /// because workers wait for the lock.
     pub(crate) fn drop_clean(&self, id: VolumeId) {
         for shard in 0..self.len() {
-            let mut next = Some(0);
+            let has_lines = self.lock(shard).slots().resident_lines(id) > 0;
+            let mut next = has_lines.then_some(0);
             while let Some(first) = next {
                 next = self.lock(shard).drop_clean(id, first, SLOTS_PER_LOCK);
                 self.give_way(shard);

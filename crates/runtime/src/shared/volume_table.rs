@@ -28,8 +28,9 @@ impl VolumeTable {
     }
 
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Volume>, VolumeError> {
-        let found = self.all().into_iter().find(|volume| volume.name == name);
-        found.ok_or_else(|| VolumeError::Unknown(name.to_owned()))
+        let places = self.places.read();
+        let found = places.iter().flatten().find(|volume| volume.name == name);
+        found.cloned().ok_or_else(|| VolumeError::Unknown(name.to_owned()))
     }
 
     pub(crate) fn insert(&self, volume: Arc<Volume>) {

@@ -3,12 +3,13 @@
 use super::{Token, Worker};
 use crate::reactor::Reactor;
 use crate::recording::Recorder;
-use crate::shared::Shared;
+use crate::shared::{Shared, Volume};
 use crate::slow::WaitingRequests;
 use forebay_engine::PreloadKind;
-use forebay_frontend::FrontEnd;
+use forebay_frontend::{FrontEnd, Peer};
 use forebay_types::{ByteRange, Granule, IoError, IoResult, VolumeId};
 use forebay_volume::{Payload, Request, RequestKind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -80,6 +81,9 @@ pub(crate) trait Tasks {
 
     /// Reports to the volumes what clients needed since the last report.
     fn report_needs(&mut self);
+
+    /// The volumes that clients of this worker have entered, each with the client's peer.
+    fn entered(&self) -> Vec<(Arc<Volume>, Peer)>;
 
     /// Drains the clients of a volume, or all: answers their requests, then disconnects them.
     fn drain_clients(&mut self, volume: Option<VolumeId>);
@@ -177,6 +181,10 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
 
     fn report_needs(&mut self) {
         self.host.report_needs();
+    }
+
+    fn entered(&self) -> Vec<(Arc<Volume>, Peer)> {
+        self.host.clients.entered()
     }
 
     fn drain_clients(&mut self, volume: Option<VolumeId>) {

@@ -7,7 +7,7 @@ use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds, Volatile, Volatility};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Command;
-use forebay_runtime::{Engine, VolumeSettings};
+use forebay_runtime::{Engine, VolumeChange, VolumeSettings};
 use forebay_types::{IoError, Mode, UnsafeUps};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,12 @@ use std::time::Duration;
 fn add(server: &Server, disk: Arc<dyn Backend>) {
     let settings = VolumeSettings { ups: true, ..settings("v", disk, Mode::WriteBack) };
     server.runtime.add_volume(settings).unwrap();
+}
+
+fn accept_the_disk_cache(server: &Server) {
+    let unsafe_ups = UnsafeUps::DiskCache;
+    let change = VolumeChange { unsafe_ups, ..VolumeChange::new(Mode::WriteBack) };
+    server.runtime.change_volume("v", change).unwrap();
 }
 
 fn block(value: u64) -> Vec<u8> {
@@ -171,7 +177,7 @@ fn a_disk_that_does_not_flush_is_reported(engine: Engine) {
     let gate = Gate::new(memory(16 * MIB) as _);
     add(&server, Arc::clone(&gate) as _);
     // With FUA there would be nothing left to flush.
-    server.runtime.set_unsafe_ups("v", UnsafeUps::DiskCache).unwrap();
+    accept_the_disk_cache(&server);
     let mut client = server.client("v");
     client.write(0, &block(0)).unwrap();
     gate.close(Kinds::FLUSH);
@@ -223,7 +229,7 @@ fn the_disk_cache_is_enough_if_the_operator_accepts_it(engine: Engine) {
     let server = Server::start(engine);
     let (disk, cache) = disk_with_cache();
     add(&server, Arc::clone(&cache));
-    server.runtime.set_unsafe_ups("v", UnsafeUps::DiskCache).unwrap();
+    accept_the_disk_cache(&server);
     let mut client = server.client("v");
     client.write(4096, &block(1)).unwrap();
     assert!(has(&*cache, 1) && !has(&*disk, 1));
@@ -238,7 +244,7 @@ fn a_requested_flush_follows_a_flush_in_progress(engine: Engine) {
     let (disk, cache) = disk_with_cache();
     let gate = Gate::new(cache);
     add(&server, Arc::clone(&gate) as _);
-    server.runtime.set_unsafe_ups("v", UnsafeUps::DiskCache).unwrap();
+    accept_the_disk_cache(&server);
     let mut client = server.client("v");
     client.write(4096, &block(1)).unwrap();
     gate.close(Kinds::FLUSH);

@@ -228,8 +228,8 @@ fn journal(journal: &JournalStatus) -> Vec<Alert> {
         ],
         JournalState::Failed => {
             vec![Alert::error("journal", name, format!("failed{reason}")).remedy(
-                "its volumes write through unless they are under a UPS: run `forebay stop`, and start \
-                 with another device",
+                "its volumes write through unless they are under a UPS: run `forebay stop`, and \
+                 start with another device",
             )]
         }
     };

@@ -12,7 +12,7 @@ mod watch;
 
 use super::{connect, socket};
 use crate::arguments::{ColorChoice, ShowArguments, StatusArguments};
-use crate::report::{print, print_escaped, print_json, with_remedy};
+use crate::report::{print_escaped, print_json, with_remedy};
 use alerts::Severity;
 use anyhow::anyhow;
 use figures::View;

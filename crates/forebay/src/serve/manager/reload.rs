@@ -5,6 +5,7 @@
 //! confirmed.
 
 use super::Daemon;
+use super::add::add;
 use crate::report::{problem as problem_of, sentence, sentence_of};
 use crate::serve::{check, dashboard, tls};
 use forebay_api::{ErrorKind, Problem};
@@ -52,6 +53,8 @@ impl Daemon {
                 failed.push((change, problem));
             }
         }
+        // Once, as it costs as much for one change as for many.
+        self.log_ratio();
         if let Some(setup) = &self.tls
             && let Err(error) = tls::reload(setup, &old.tls)
         {
@@ -63,7 +66,7 @@ impl Daemon {
             tracing::error!(error = sentence(&error), "reload failed, dashboard unchanged");
         }
         let (failed, mut problems): (Vec<_>, Vec<_>) = failed.into_iter().unzip();
-        let volumes = self.figures().map(|figures| figures.volumes).unwrap_or_default();
+        let volumes = self.volume_figures();
         self.state().config.apply_live(new, &failed, |name| {
             volumes.iter().any(|volume| volume.name == name && !volume.half_added)
         });
@@ -73,23 +76,23 @@ impl Daemon {
     fn apply(&self, change: &Change) -> Result<(), Problem> {
         let quiet: ProgressFn<'_> = &|_| {};
         match change {
-            Change::VolumeRemoved { name } => self.remove_volume(name, quiet),
+            Change::VolumeRemoved { name } => self.remove(name, true, quiet),
             Change::VolumeReplaced { new } => {
                 // A mistyped path must not end the service of the volume.
                 check::try_disk(new)?;
-                self.remove_volume(&new.name, quiet)
+                self.remove(&new.name, true, quiet)
             }
             Change::VolumeChanged { name, change } => {
-                self.set_volume(name, change.clone()).map(drop)
+                let _claim = self.claims.volume(name)?;
+                self.change_claimed(name, change)
             }
-            Change::VolumeAdded { new } => self.add_volume(new.clone()).map(drop),
+            Change::VolumeAdded { new } => add(self, new.clone()),
             Change::Server { change } => {
                 self.ratio.configure(change, || match change.has_memory() {
                     true => self.sizing.configure(change),
                     false => Ok(()),
                 })?;
                 self.background.set(change.background);
-                self.log_ratio();
                 Ok(())
             }
             Change::Log { new } => {

@@ -1,0 +1,184 @@
+//! The clients that a stop or a removal would disconnect, and what is known of them: a client in
+//! the kernel may have a file system mounted, which a disconnection would damage.
+
+use forebay_api::{ErrorKind, Problem};
+use forebay_runtime::Peer;
+use forebay_runtime::Runtime;
+use std::collections::BTreeMap;
+use std::fs::read_to_string;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long clients that have just disconnected may still count as connected.
+const GRACE: Duration = Duration::from_millis(500);
+const POLL: Duration = Duration::from_millis(10);
+/// How many clients a message names.
+const NAMED_MAX: usize = 8;
+
+/// The clients of a volume, or of all, and the number of their connections: the name of the volume,
+/// and the client.
+struct Connected(BTreeMap<(String, String), usize>);
+
+/// Refuses to disconnect the clients of a volume, or of all.
+///
+/// # Errors
+/// There are some. The problem names them.
+pub(super) fn refuse_connected(runtime: &Runtime, volume: Option<&str>) -> Result<(), Problem> {
+    let until = Instant::now() + GRACE;
+    loop {
+        let connected = Connected::find(runtime, volume);
+        if connected.0.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(connected.problem(volume));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Logs the clients of a volume, or of all, which are about to be disconnected.
+pub(super) fn log_connected(runtime: &Runtime, volume: Option<&str>) {
+    let Connected(clients) = Connected::find(runtime, volume);
+    for ((volume, client), connections) in clients.iter().take(NAMED_MAX) {
+        tracing::warn!(%volume, %client, connections, "disconnecting a client");
+    }
+    if let more @ 1.. = clients.len().saturating_sub(NAMED_MAX) {
+        tracing::warn!(more, "disconnecting further clients");
+    }
+}
+
+impl Connected {
+    fn find(runtime: &Runtime, volume: Option<&str>) -> Self {
+        // After a stop, there are none.
+        let entered = runtime.clients().unwrap_or_default();
+        let wanted = entered.into_iter().filter(|(name, _)| volume.is_none_or(|it| it == name));
+        let mut clients = BTreeMap::new();
+        for (name, peer) in wanted {
+            *clients.entry((name, described(Path::new("/"), &peer))).or_default() += 1;
+        }
+        Self(clients)
+    }
+
+    fn problem(&self, volume: Option<&str>) -> Problem {
+        let described = self.0.iter().take(NAMED_MAX).map(|((name, client), connections)| {
+            let to = if volume.is_none() { format!(" to '{name}'") } else { String::new() };
+            match connections {
+                1 => format!("{client}{to}"),
+                _ => format!("{client}{to} ({connections} connections)"),
+            }
+        });
+        let mut list = described.collect::<Vec<_>>().join("; ");
+        if let more @ 1.. = self.0.len().saturating_sub(NAMED_MAX) {
+            list += &format!("; and {more} more");
+        }
+        let (subject, command) = match volume {
+            Some(name) => {
+                let command = format!("forebay volume remove {name} --force");
+                (format!("volume '{name}' has clients"), command)
+            }
+            None => ("clients are connected".to_owned(), "forebay stop --force".to_owned()),
+        };
+        let remedy = format!("unmount and disconnect them, or cut them off with `{command}`");
+        Problem::new(ErrorKind::InUse, format!("{subject}: {list}"), remedy)
+    }
+}
+
+/// A client with what the machine at `root` knows of it.
+fn described(root: &Path, peer: &Peer) -> String {
+    let Peer::Process(process) = peer else { return peer.to_string() };
+    let name = read_to_string(root.join(format!("proc/{process}/comm"))).unwrap_or_default();
+    let name = match name.trim_end() {
+        "" => String::new(),
+        name => format!(" ({name})"),
+    };
+    let devices = kernel_devices(root, *process);
+    let devices = devices.iter().map(|device| format!(", {device}")).collect::<String>();
+    format!("{peer}{name}{devices}")
+}
+
+/// The devices of the kernel's client that a process has connected, and where they are in use.
+fn kernel_devices(root: &Path, process: u32) -> Vec<String> {
+    let names = names_in(&root.join("sys/block"));
+    let process = process.to_string();
+    let of_process = names.into_iter().filter(|name| {
+        let owner = root.join("sys/block").join(name).join("pid");
+        name.starts_with("nbd") && read_to_string(owner).is_ok_and(|pid| pid.trim() == process)
+    });
+    let mounts = read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
+    let shown = of_process.map(|name| {
+        let directory = root.join("sys/block").join(&name);
+        // The device itself, and its partitions.
+        let parts = names_in(&directory).into_iter().filter(|part| part.starts_with(&name));
+        let places = parts.map(|part| directory.join(part)).chain([directory.clone()]);
+        let mut uses: Vec<String> = Vec::new();
+        for place in places {
+            let number = read_to_string(place.join("dev")).unwrap_or_default();
+            uses.extend(mounts.lines().filter_map(|line| mounted_at(line, number.trim())));
+            uses.extend(names_in(&place.join("holders")).iter().map(|it| format!("used by {it}")));
+        }
+        [format!("/dev/{name}"), uses.join(", ")].join(" ").trim_end().to_owned()
+    });
+    shown.collect()
+}
+
+/// Where a device is mounted, from a line of `/proc/self/mountinfo`.
+fn mounted_at(line: &str, number: &str) -> Option<String> {
+    let mut fields = line.split(' ').skip(2);
+    let is_device = fields.next() == Some(number);
+    let at = fields.nth(1)?;
+    is_device.then(|| format!("mounted at {at}"))
+}
+
+/// The sorted names in a directory; none if it cannot be read.
+fn names_in(directory: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_in_the_kernel_is_described_with_its_mounts() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("proc/812/comm", "nbd-client\n");
+        write("proc/7/comm", "qemu-system-x86\n");
+        for (device, pid, number) in [("nbd0", "812\n", "43:0\n"), ("nbd1", "9\n", "43:32\n")] {
+            write(&format!("sys/block/{device}/pid"), pid);
+            write(&format!("sys/block/{device}/dev"), number);
+        }
+        write("sys/block/nbd0/nbd0p1/dev", "43:1\n");
+        write("sys/block/nbd0/nbd0p2/dev", "43:2\n");
+        write("sys/block/nbd0/nbd0p2/holders/dm-3", "");
+        let mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                      90 22 43:1 / /srv/my\\040files rw - ext4 /dev/nbd0p1 rw\n\
+                      91 22 43:32 / /mnt rw - ext4 /dev/nbd1 rw\n";
+        write("proc/self/mountinfo", mounts);
+        let described = |peer| described(root.path(), &peer);
+        assert_eq!(
+            described(Peer::Process(812)),
+            "process 812 (nbd-client), /dev/nbd0 mounted at /srv/my\\040files, used by dm-3"
+        );
+        assert_eq!(described(Peer::Process(9)), "process 9, /dev/nbd1 mounted at /mnt");
+        assert_eq!(described(Peer::Process(7)), "process 7 (qemu-system-x86)");
+        assert_eq!(described(Peer::Address("[::1]:10809".into())), "[::1]:10809");
+        let clients = (0..10).map(|n| (("v".to_owned(), format!("process {n}")), 1 + n / 9));
+        let connected = Connected(clients.collect());
+        let problem = connected.problem(Some("v"));
+        assert!(problem.message.starts_with("volume 'v' has clients: process 0; process 1; "));
+        assert!(problem.message.ends_with("; process 7; and 2 more"), "{problem}");
+        let all = Connected([(("v".to_owned(), "process 9".to_owned()), 2)].into());
+        let all = all.problem(None).message;
+        assert_eq!(all, "clients are connected: process 9 to 'v' (2 connections)");
+    }
+}

@@ -1,0 +1,137 @@
+//! Adds volumes: opens a disk with its journal, and hands both to the runtime.
+
+use super::{Daemon, problem};
+use crate::identity::identity;
+use crate::report::problem as problem_of;
+use crate::serve::calibrations::Disk;
+use crate::serve::changes::{limits, log_frozen};
+use crate::serve::vault;
+use forebay_api::{ErrorKind, Problem};
+use forebay_backend::{Description, OpenOptions};
+use forebay_config::{DiskFormat, TlsUse, VolumeSpec};
+use forebay_runtime::{VolumeError, VolumeSettings};
+use forebay_types::{DiskGeometry, Size};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Adds a volume. Takes no figures of other volumes, so that a start is linear.
+pub(in crate::serve) fn add(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Problem> {
+    check_name(daemon, &spec.name)?;
+    check_tls(daemon, &spec.name, Some(spec.tls))?;
+    let has_vault = daemon.runtime.vault().is_some();
+    spec.check_ups(&daemon.state().config.ups, has_vault).map_err(|error| problem_of(&error))?;
+    if spec.protection.has_ups() && !has_vault {
+        tracing::warn!(
+            volume = %spec.name,
+            "no vault: the UPS does not protect the volume, which writes through if its \
+             journal fails"
+        );
+    }
+    if let Some(bytes) = forebay_backend::allocated_bytes(&spec.backing) {
+        daemon.sizing.check_beside(&spec.name, bytes)?;
+    }
+    let (read_only, in_use_wait) = (spec.read_only, daemon.in_use_wait);
+    let refuse_images = spec.format == DiskFormat::Auto && !daemon.runtime.is_in_pool(&spec.name);
+    let options = OpenOptions { read_only, in_use_wait, refuse_images, ..Default::default() };
+    let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
+        let here = in_use_here(daemon, &spec.backing);
+        let problem = here.map_or_else(|| problem_of(&error), problem);
+        Problem { message: format!("volume '{}': {}", spec.name, problem.message), ..problem }
+    })?;
+    // After the open, which may hang: without a claim it blocks no other command, nor a stop.
+    let _claim = daemon.claims.volume(&spec.name)?;
+    let journal = daemon.journals.of_volume(&daemon.runtime, &spec, in_use_wait)?;
+    let size = Size(backend.description().size_bytes);
+    let geometry = geometry(daemon, &spec, backend.description());
+    let medium = backend.medium();
+    let disk = Disk::new(&spec.backing, backend.description());
+    let split_cost = daemon.calibrations.cost_of(&disk);
+    let calibrations = Arc::clone(&daemon.calibrations);
+    let settings = VolumeSettings {
+        description: spec.description.clone().unwrap_or_default(),
+        read_only: spec.read_only,
+        frozen: spec.frozen,
+        prefetch: spec.prefetch,
+        warm: spec.warm,
+        pins: spec.pin.clone(),
+        learn: spec.learn,
+        identity: identity(&spec.name, &spec.backing),
+        geometry,
+        gather_below: spec.gather_below.set(),
+        split_cost,
+        on_measured: Some(Arc::new(move |cost| calibrations.keep(&disk, cost))),
+        write_back: limits(&spec.write_back),
+        slow: spec.slow_us.map(Duration::from_micros),
+        ordered: spec.ordered,
+        tls_only: spec.tls == TlsUse::Required,
+        journal,
+        ups: spec.protection.has_ups(),
+        unsafe_ups: spec.unsafe_supply,
+        vault: vault::of_volume(daemon.runtime.vault().as_ref(), &spec),
+        accept_disk: daemon.journals.accepts_disk_of(&spec.name),
+        ..VolumeSettings::new(spec.name.clone(), backend, spec.mode)
+    };
+    if let Err(error) = daemon.runtime.add_volume(settings) {
+        list_half_added(daemon, spec);
+        return Err(problem(error));
+    }
+    let VolumeSpec { name, backing, mode, .. } = &spec;
+    tracing::info!(volume = %name, %backing, %size, %mode, "volume added");
+    daemon.notes.set(name, &medium, &daemon.journals.media_of(&spec));
+    if spec.frozen {
+        log_frozen(name, true);
+    }
+    daemon.state().volumes.push(spec);
+    Ok(())
+}
+
+/// Refuses the name of a served volume. Without this, an addition of the same disk under the
+/// same name would fail because the disk is in use.
+fn check_name(daemon: &Daemon, name: &str) -> Result<(), Problem> {
+    if daemon.state().volumes.iter().all(|volume| volume.name != name) {
+        return Ok(());
+    }
+    let volumes = daemon.volume_figures();
+    match volumes.iter().find(|volume| volume.name == name) {
+        None => Ok(()),
+        Some(half) if half.half_added => Err(problem(VolumeError::HalfAdded(name.to_owned()))),
+        Some(_) => Err(problem(VolumeError::NameInUse(name.to_owned()))),
+    }
+}
+
+/// The error for a disk that cannot be opened because a volume of this server has it.
+fn in_use_here(daemon: &Daemon, backing: &str) -> Option<VolumeError> {
+    let identity = Some(forebay_backend::identity_of(backing)?);
+    let mut volumes = daemon.volume_figures().into_iter();
+    let volume = volumes.find(|it| it.backing.identity == identity)?.name;
+    Some(VolumeError::BackingInUse { backing: backing.to_owned(), volume })
+}
+
+/// Resolves the geometry of a volume's disk. Logs inconsistencies; the status shows them too.
+fn geometry(daemon: &Daemon, spec: &VolumeSpec, disk: &Description) -> DiskGeometry {
+    let found = spec.geometry.resolve(&disk.geometry, daemon.runtime.stripe_bytes_max());
+    for note in &found.notes {
+        tracing::warn!(volume = %spec.name, %note, "inconsistent disk geometry");
+    }
+    found.used()
+}
+
+/// Refuses `tls=required` if TLS is off, as no client could reach the volume.
+pub(super) fn check_tls(daemon: &Daemon, name: &str, tls: Option<TlsUse>) -> Result<(), Problem> {
+    if tls != Some(TlsUse::Required) || daemon.tls.is_some() {
+        return Ok(());
+    }
+    let message = format!("volume '{name}' has tls=required, but TLS is off");
+    let remedy = "start the server with --tls selective, --tls-cert and --tls-key";
+    Err(Problem::new(ErrorKind::Invalid, message, remedy))
+}
+
+/// Lists a volume whose addition failed, if that could not be undone: it has to be removed.
+fn list_half_added(daemon: &Daemon, spec: VolumeSpec) {
+    let volumes = daemon.volume_figures();
+    let is_left = volumes.iter().any(|volume| volume.name == spec.name && volume.half_added);
+    let mut state = daemon.state();
+    if is_left && state.volumes.iter().all(|volume| volume.name != spec.name) {
+        state.volumes.push(spec);
+    }
+}

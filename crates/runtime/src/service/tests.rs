@@ -1,0 +1,74 @@
+//! Additions and changes of volumes.
+
+use super::*;
+use crate::Runtime;
+use crate::rig::{MIB, allocations, quiet_config, volume};
+use crate::service::VolumeSettings;
+use forebay_backend::MemoryBackend;
+use forebay_frontend_nbd::NbdServer;
+use forebay_types::{ByteRange, PinnedRanges};
+
+fn start(memory_bytes: u64) -> Runtime {
+    Runtime::start(quiet_config(memory_bytes), &NbdServer::new()).unwrap()
+}
+
+fn settings(name: &str) -> VolumeSettings {
+    volume(name, Arc::new(MemoryBackend::new(MIB).unwrap()))
+}
+
+/// The work is counted by the allocations of the calling thread.
+#[test]
+fn the_work_of_an_addition_does_not_grow_with_the_number_of_volumes() {
+    let runtime = start(64 * MIB);
+    let counts: Vec<u64> = (0..256)
+        .map(|number| {
+            let settings = settings(&format!("v{number}"));
+            let before = allocations();
+            runtime.add_volume(settings).unwrap();
+            allocations() - before
+        })
+        .collect();
+    // Lists that double in size are allocated again a few times.
+    let (few, many) = (counts[4..8].iter().max(), counts[248..].iter().max());
+    assert!(many.unwrap() < &(few.unwrap() + 32), "{counts:?}");
+    let before = allocations();
+    let status = runtime.status_of("v200").unwrap();
+    let one = allocations() - before;
+    assert_eq!((status.volumes.len(), &*status.volumes[0].name), (1, "v200"));
+    runtime.status().unwrap();
+    assert!(allocations() - before - one > 20 * one, "{one}");
+    runtime.stop(|_| {}).unwrap();
+}
+
+#[test]
+fn a_change_that_is_refused_changes_nothing() {
+    let runtime = start(64 * MIB);
+    runtime.add_volume(settings("v")).unwrap();
+    let volume = runtime.shared().volumes.named("v").unwrap();
+    let is_unchanged = || {
+        volume.info.read().description.is_empty()
+            && volume.learn.is_on()
+            && !volume.is_frozen()
+            && volume.pins.get().ranges.is_empty()
+    };
+    let change = |range: ByteRange| {
+        let mut pins = PinnedRanges::default();
+        pins.add(range);
+        VolumeChange {
+            description: "changed".into(),
+            learn: false,
+            frozen: true,
+            pins: Some(pins),
+            ..VolumeChange::new(Mode::WriteThrough)
+        }
+    };
+    let beyond = change(ByteRange::new(2 * MIB, 4096));
+    assert!(matches!(runtime.change_volume("v", beyond), Err(VolumeError::Pin(_))));
+    assert!(is_unchanged());
+    assert_eq!(runtime.status_of("v").unwrap().volumes[0].mode, Mode::WriteBack);
+    // The workers have ended: the shards cannot be changed.
+    runtime.pause().unwrap();
+    let inside = change(ByteRange::new(0, 4096));
+    assert!(matches!(runtime.change_volume("v", inside), Err(VolumeError::Stopping)));
+    assert!(is_unchanged());
+}
