@@ -544,11 +544,6 @@ impl Runtime {
         self.volumes.protectors().journals()
     }
 
-    /// Whether the vault has the newest data of a volume under a UPS whose journal has failed.
-    pub fn vault_replaces_journal(&self, volume: &str) -> bool {
-        self.volumes.protectors().vault_replaces_journal(volume)
-    }
-
     /// The open vault.
     pub fn vault(&self) -> Option<Arc<Vault>> {
         self.volumes.protectors().vault()

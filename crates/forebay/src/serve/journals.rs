@@ -18,7 +18,7 @@ use forebay_backend::{
 use forebay_config::VolumeSpec;
 use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock};
 use forebay_runtime::{
-    Journal, JournalError, JournalId, JournalSettings, MissingDevice, Runtime, VoidRecords,
+    Journal, JournalError, JournalId, JournalSettings, MissingDevice, Runtime, Vault, VoidRecords,
     VolumeJournal,
 };
 use std::collections::BTreeMap;
@@ -452,7 +452,8 @@ fn heads_of(
 
 /// Whether a volume is under a UPS, and the vault has all data that its disk lacks.
 fn has_vaulted(runtime: &Runtime, spec: &VolumeSpec) -> bool {
-    spec.protection.has_ups() && runtime.vault_replaces_journal(&spec.name)
+    let replaces = |vault: Arc<Vault>| vault.replaces_journal(&spec.name);
+    spec.protection.has_ups() && runtime.vault().is_some_and(replaces)
 }
 
 fn head_of(device: &Arc<dyn Backend>) -> Head {

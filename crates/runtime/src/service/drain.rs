@@ -121,7 +121,7 @@ fn stall_error(shared: &Shared, volume: &Volume, outstanding: Outstanding) -> Vo
     let (name, seconds) = (volume.name.clone(), shared.timeouts.disk.as_secs());
     let used = volume.journal.as_ref();
     if let Some((journal, reason)) =
-        used.and_then(|it| Some((&it.journal, it.journal.waits_for()?)))
+        used.and_then(|it| Some((&it.journal, it.journal.status().waits_for?)))
     {
         return Stall::Record { name, journal: journal.name().to_owned(), reason }.into();
     }

@@ -16,7 +16,7 @@ use crate::shared::Shared;
 use crate::stats::InternalReads;
 use forebay_format::journal::JournalId;
 use forebay_journal::decision::{
-    Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, Source, VaultState, decide,
+    Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,
 };
 use forebay_types::Mode;
 use std::sync::Arc;

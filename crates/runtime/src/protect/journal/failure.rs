@@ -62,39 +62,7 @@ impl Journal {
             %error,
             "journal failed, its volumes write through and dirty data is flushed to their disks"
         );
-        self.record_until_closed(|| (self.on_failure)(id, error, names))
-    }
-
-    /// Repeats an update outside of the journal until it succeeds. Returns false if the journal is
-    /// closed meanwhile. Logged at doubling intervals.
-    fn record_until_closed(&self, record: impl Fn() -> io::Result<()>) -> bool {
-        let mut attempts = 0_u64;
-        loop {
-            let recorded = record();
-            let mut state = self.lock();
-            state.waits_for = recorded.as_ref().err().map(ToString::to_string);
-            let is_closed = state.stopping;
-            drop(state);
-            let Err(error) = recorded else { return true };
-            if is_closed {
-                return false;
-            }
-            attempts += 1;
-            if attempts.is_power_of_two() {
-                tracing::error!(
-                    journal = %self.name,
-                    %error,
-                    attempts,
-                    "cannot record the failure of the journal or of its device, writes wait"
-                );
-            }
-            std::thread::sleep(RECORD_PAUSE);
-        }
-    }
-
-    /// What the journal's writes wait for: the error of the record that they need.
-    pub(crate) fn waits_for(&self) -> Option<String> {
-        self.lock().waits_for.clone()
+        record_until_closed(self, || (self.on_failure)(id, error, names))
     }
 
     /// Locks the state to serve a volume from now on. If the log has failed, adds the volume to the
@@ -141,7 +109,7 @@ impl Journal {
         };
         let name = &self.name;
         tracing::error!(journal = %name, %reason, "journal degraded, continuing on one device");
-        self.record_until_closed(|| self.members.lock().record(id, members))
+        record_until_closed(self, || self.members.lock().record(id, members))
     }
 
     pub(super) fn record_members(&self) -> Result<(), JournalError> {
@@ -193,6 +161,33 @@ impl Journal {
         let others: Vec<String> = self.unserved().into_iter().map(|(name, _)| name).collect();
         let (name, volume, others) = (self.name.clone(), volume.to_owned(), others.join(", "));
         JournalError::AbandonedFor { name, volume, others }
+    }
+}
+
+/// Repeats an update outside of the journal until it succeeds. Returns false if the journal is
+/// closed meanwhile. Logged at doubling intervals.
+fn record_until_closed(journal: &Journal, record: impl Fn() -> io::Result<()>) -> bool {
+    let mut attempts = 0_u64;
+    loop {
+        let recorded = record();
+        let mut state = journal.lock();
+        state.waits_for = recorded.as_ref().err().map(ToString::to_string);
+        let is_closed = state.stopping;
+        drop(state);
+        let Err(error) = recorded else { return true };
+        if is_closed {
+            return false;
+        }
+        attempts += 1;
+        if attempts.is_power_of_two() {
+            tracing::error!(
+                journal = %journal.name,
+                %error,
+                attempts,
+                "cannot record the failure of the journal or of its device, writes wait"
+            );
+        }
+        std::thread::sleep(RECORD_PAUSE);
     }
 }
 

@@ -195,7 +195,7 @@ impl Journal {
             presence: Default::default(),
             thread: Lock::new(None),
         });
-        journal.start_thread()?;
+        start_thread(&journal)?;
         journal.wait_for_superblock()?;
         journal.record_members()?;
         patrol::Patrol::start(&journal);
@@ -298,6 +298,15 @@ impl Journal {
     pub(crate) fn void_clean(self: &Arc<Self>, number: u16, volume: VolumeId) -> IoResult {
         stuck::Checkpoint { journal: self, number, volume }.void_clean()
     }
+}
+
+fn start_thread(journal: &Arc<Journal>) -> Result<(), JournalError> {
+    let owned = Arc::clone(journal);
+    let thread = std::thread::Builder::new().name("journal".into()).spawn(move || owned.run());
+    let (name, error) = (&journal.name, IoError::NoMemory);
+    let thread = thread.map_err(|_| JournalError::Io { name: name.clone(), error })?;
+    *journal.thread.lock() = Some(thread);
+    Ok(())
 }
 
 /// The names of the volumes with these numbers.

@@ -15,7 +15,7 @@ use crate::stats::InternalReads;
 use forebay_backend::Backend;
 use forebay_format::journal::{LogKind, VolumeEntry};
 use forebay_journal::decision::{
-    Decision, DiskIdentity, Inputs, JournalState, PoolState, VaultState, decide,
+    Decision, DiskIdentity, Inputs, JournalState, PoolState, Source, VaultState, decide,
 };
 use forebay_journal::identity::SamplePlace;
 use forebay_journal::{Damage, Found, FoundRecord};
@@ -170,10 +170,21 @@ impl Vault {
         Ok(vault)
     }
 
-    /// What the vault holds for a volume, before the volume's disk is compared.
-    pub(crate) fn state_for(&self, volume: &str) -> VaultState {
-        let held = self.held_of(volume);
-        held.map_or(VaultState::Empty, |held| state_of(held.lacks.as_ref(), held.is_sealed))
+    /// Whether it has the newest data of a volume whose journal has failed, so that the volume can
+    /// be served without the journal.
+    pub fn replaces_journal(&self, volume: &str) -> bool {
+        let Some(held) = self.held_of(volume) else { return false };
+        let decision = decide(Inputs {
+            journal: JournalState::Abandoned,
+            pool: PoolState::New,
+            vault: state_of(held.lacks.as_ref(), held.is_sealed),
+            // Compared when the data is loaded.
+            disk: DiskIdentity::Same,
+            has_clean_mark: false,
+            accept_loss: false,
+            accept_disk: false,
+        });
+        decision == Decision::Serve(Some(Source::Vault))
     }
 
     /// The data of a volume in the dump, if there is any.
