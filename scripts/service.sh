@@ -25,24 +25,24 @@ need debootstrap=debootstrap mkfs.ext4=e2fsprogs
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-# fetch_system: the unpacked Debian 12 in $system/root.
+# fetch_system: the unpacked Debian 12 in $system/tree.
 fetch_system() {
   [[ -e $system/complete ]] && return
   say "fetching Debian 12"
   rm -rf "$system"
   mkdir -p "$system"
-  debootstrap --variant=minbase --include=systemd-sysv,udev bookworm "$system/root" \
-    "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" >"$system/log" ||
+  debootstrap --variant=minbase --include=systemd-sysv,udev bookworm "$system/tree" \
+    ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} >"$system/log" ||
     { tail "$system/log"; fail "debootstrap failed"; }
   touch "$system/complete"
 }
 
 # install_service: the program, the unit of the manual, and the test.
 install_service() {
-  local units=$system/root/etc/systemd/system
-  install_file "$forebay" "$system/root/usr/local/bin/forebay"
-  install_file scripts/service-guest.sh "$system/root/usr/local/bin/service-test"
-  chmod +x "$system/root/usr/local/bin/service-test"
+  local units=$system/tree/etc/systemd/system
+  install_file "$forebay" "$system/tree/usr/local/bin/forebay"
+  install_file scripts/service-guest.sh "$system/tree/usr/local/bin/service-test"
+  chmod +x "$system/tree/usr/local/bin/service-test"
   # shellcheck disable=SC2016
   sed -n '/^```ini$/,/^```$/{/^```/!p}' docs/manual/serve.md >"$units/forebay.service"
   grep -q '^ExecStart=/usr/local/bin/forebay serve' "$units/forebay.service" ||
@@ -60,14 +60,14 @@ TTYPath=/dev/ttyS0
 [Install]
 WantedBy=multi-user.target
 UNIT
-  cat >"$system/root/etc/forebay.toml" <<'TOML'
+  cat >"$system/tree/etc/forebay.toml" <<'TOML'
 memory = "64MiB"
 
 [[volume]]
 name = "first"
 backing = "/var/lib/first.img"
 TOML
-  truncate -s 64M "$system/root/var/lib/"{first,second}.img
+  truncate -s 64M "$system/tree/var/lib/"{first,second}.img
   mkdir -p "$units/multi-user.target.wants"
   ln -sf ../forebay.service ../service-test.service "$units/multi-user.target.wants/"
   # A login on the console would be in the way of the test's lines.
@@ -77,7 +77,7 @@ TOML
 # pack: the system as a disk, and an initramfs that mounts it.
 pack() {
   say "packing the guest"
-  mkfs.ext4 -q -d "$system/root" "$dir/root.img" 1500M
+  mkfs.ext4 -q -d "$system/tree" "$dir/root.img" 1500M
   begin_guest scripts/service-init.sh
   add_modules crc32c_generic virtio_pci virtio_blk ext4
   end_guest

@@ -8,7 +8,7 @@
 use crate::index::Slots;
 use crate::index::buffered;
 use crate::index::key::LineKey;
-use crate::index::meta::{BUFFERED, DETACHED, FROZEN, LineTable};
+use crate::index::meta::{BUFFERED, DETACHED, FROZEN, LineTable, SEALED};
 use crate::integrity::Integrity;
 use crate::ops::{Op, OpKind, Ops, WaitFor};
 use crate::sabotage::{Planted, PlantedBug};
@@ -185,7 +185,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
         let (key, was_clean) = self.index.mark_dirty(slot, mask);
         if self.planted.is(PlantedBug::KeepSeal) {
-            self.index.keep_seal(slot, flags);
+            self.index.set_flags(slot, flags & SEALED);
         }
         if self.planted.is(PlantedBug::TrustFilling) {
             self.index.clear_filling();

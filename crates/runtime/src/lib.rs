@@ -71,7 +71,7 @@ pub use protect::vault::{
 };
 pub use recording::{RecordError, Recorded, Recording, Served};
 pub use resize::ResizeError;
-pub use runtime::{Engine, Runtime, RuntimeConfig, conditions, set_hold_out};
+pub use runtime::{Engine, Runtime, RuntimeConfig, clients, conditions, set_hold_out};
 pub use service::{
     CalibrateError, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeCondition,
     VolumeSettings, VolumeStatus,

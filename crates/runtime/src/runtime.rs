@@ -79,6 +79,16 @@ pub struct Runtime {
     volumes: VolumeService,
 }
 
+/// The clients that have entered a volume: its name, and the client's peer.
+///
+/// # Errors
+/// When the runtime has stopped.
+pub fn clients(runtime: &Runtime) -> Result<Vec<(String, Peer)>, VolumeError> {
+    let entered = runtime.shared.run_on_all(|tasks| tasks.entered())?;
+    let clients = entered.into_iter().flatten();
+    Ok(clients.map(|(volume, peer)| (volume.name.clone(), peer)).collect())
+}
+
 /// Whether the volumes are served without errors. No disk and no worker can delay the answer.
 pub fn conditions(runtime: &Runtime) -> Vec<VolumeCondition> {
     runtime.volumes.conditions()
@@ -484,16 +494,6 @@ impl Runtime {
             let counters = volume.request_counters();
             (requests + counters.answered(), us + counters.latency_us)
         })
-    }
-
-    /// The clients that have entered a volume: its name, and the client's peer.
-    ///
-    /// # Errors
-    /// When the runtime has stopped.
-    pub fn clients(&self) -> Result<Vec<(String, Peer)>, VolumeError> {
-        let entered = self.shared.run_on_all(|tasks| tasks.entered())?;
-        let clients = entered.into_iter().flatten();
-        Ok(clients.map(|(volume, peer)| (volume.name.clone(), peer)).collect())
     }
 
     /// Whether the kernel counts waits of the workers and their I/O threads as pressure on the

@@ -170,7 +170,7 @@ impl<M: LineTable> Slots<M> {
 
     /// Sets flags of a line: [`meta::PREFETCHED`], [`meta::PRELOADED`] and [`meta::MARK`].
     pub(crate) fn set_flags(&mut self, slot: Slot, flags: u8) {
-        debug_assert!(flags & !FIRST_USE == 0);
+        debug_assert!(flags & !(FIRST_USE | SEALED) == 0, "a planted bug keeps a seal");
         self.get_mut(slot).flags |= flags;
     }
 
@@ -188,11 +188,6 @@ impl<M: LineTable> Slots<M> {
         in_order();
         self.get_mut(slot).flags |= SEALED;
         self.unsealed.remove(slot);
-    }
-
-    /// Keeps the seal on a line that has changed. For a planted bug only.
-    pub(crate) fn keep_seal(&mut self, slot: Slot, before: u8) {
-        self.get_mut(slot).flags |= before & SEALED;
     }
 
     /// The next slot from `from` on that may lack a seal, among the dirty ones or among all.

@@ -51,7 +51,7 @@ pub(super) fn log_connected(runtime: &Runtime, volume: Option<&str>) {
 impl Connected {
     fn find(runtime: &Runtime, volume: Option<&str>) -> Self {
         // After a stop, there are none.
-        let entered = runtime.clients().unwrap_or_default();
+        let entered = forebay_runtime::clients(runtime).unwrap_or_default();
         let wanted = entered.into_iter().filter(|(name, _)| volume.is_none_or(|it| it == name));
         let mut clients = BTreeMap::new();
         for (name, peer) in wanted {

@@ -21,15 +21,13 @@ use super::sizing::Sizing;
 use super::statistics::{self, Observer};
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
-use super::{clients, report, slow, trace};
+use super::{clients, report, slow, trace, vault};
 use crate::report::{problem as problem_of, problem_of_kind};
 use forebay_api::{
     DrillReport, ErrorKind, Memory, PowerStatus, Problem, SlowRequests, Status, TraceRequest,
     TraceSummary, VolumeStatus,
 };
-use forebay_config::{
-    CacheRatio, Config, Listen, ServerChange, VolumeChange, VolumeSpec,
-};
+use forebay_config::{CacheRatio, Config, Listen, ServerChange, VolumeChange, VolumeSpec};
 use forebay_control::{
     AnalysisManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile,
     StatisticsManager, TraceSink,

@@ -232,7 +232,7 @@ impl Machine {
                     self.step(client, clients.next(client, now_ns));
                 }
                 Event::Request(client, is_write, range) => self.request(client, is_write, range),
-                Event::Tick => self.tick(),
+                Event::Tick => tick(self),
                 Event::Preload(number) => {
                     let is_read =
                         self.waiting_count > 0 || now_ns < self.waited_at_ns + CLIENT_PAUSE_NS;
@@ -275,23 +275,6 @@ impl Machine {
             }
             (_, None) => unreachable!("only a cache has I/Os of its own"),
         }
-    }
-
-    fn tick(&mut self) {
-        let mut is_dirty = false;
-        if let Some((dispatcher, host)) = &mut self.cache {
-            for shard in host.shards_to_tick() {
-                dispatcher.tick(host, shard);
-                is_dirty = true;
-            }
-            let now_ms = self.now_ns / 1_000_000;
-            let due = host.log_mut().and_then(|log| log.begin_checkpoint(now_ms));
-            if let Some(request) = due {
-                dispatcher.submit(host, Token::Checkpoint, request, Payload::None);
-            }
-        }
-        let pause_ns = if is_dirty { TICK_BUSY_NS } else { TICK_IDLE_NS };
-        self.events.push(self.now_ns + pause_ns, Event::Tick);
     }
 
     fn step(&mut self, client: u32, step: Step) {
@@ -372,4 +355,22 @@ pub(crate) fn attach_journal(machine: &mut Machine, bytes: u64, checkpoints: Che
     let volume_bytes = machine.disk.size_bytes();
     let (_, host) = machine.cache.as_mut().expect("only a cache has a journal");
     host.attach_journal(bytes, volume_bytes, checkpoints);
+}
+
+/// Ticks the shards with dirty lines, and begins a checkpoint that is due.
+fn tick(machine: &mut Machine) {
+    let mut is_dirty = false;
+    if let Some((dispatcher, host)) = &mut machine.cache {
+        for shard in host.shards_to_tick() {
+            dispatcher.tick(host, shard);
+            is_dirty = true;
+        }
+        let now_ms = machine.now_ns / 1_000_000;
+        let due = host.log_mut().and_then(|log| log.begin_checkpoint(now_ms));
+        if let Some(request) = due {
+            dispatcher.submit(host, Token::Checkpoint, request, Payload::None);
+        }
+    }
+    let pause_ns = if is_dirty { TICK_BUSY_NS } else { TICK_IDLE_NS };
+    machine.events.push(machine.now_ns + pause_ns, Event::Tick);
 }

@@ -205,23 +205,6 @@ impl Protectors {
         }
     }
 
-    /// Whether the vault has the newest data of a volume whose journal has failed, so that the
-    /// volume can be served without the journal.
-    pub(crate) fn vault_replaces_journal(&self, volume: &str) -> bool {
-        let vault = self.vault().map_or(VaultState::None, |vault| vault.state_for(volume));
-        let decision = decide(Inputs {
-            journal: JournalState::Abandoned,
-            pool: PoolState::New,
-            vault,
-            // Compared when the vault's data is loaded.
-            disk: DiskIdentity::Same,
-            has_clean_mark: false,
-            accept_loss: false,
-            accept_disk: false,
-        });
-        decision == Decision::Serve(Some(Source::Vault))
-    }
-
     /// Records that the data of a volume in vaults other than the open one is void.
     pub(super) fn supersede_vaults(&self, volume: &str) -> VolumeResult {
         let open = self.vault().map(|vault| vault.number());

@@ -230,6 +230,14 @@ struct ShardView {
 }
 
 impl VolumeService {
+    /// The volume with this name, or all of them.
+    fn selected(&self, name: Option<&str>) -> Result<Vec<Arc<Volume>>, VolumeError> {
+        Ok(match name {
+            Some(name) => vec![self.shared.volumes.named(name)?],
+            None => self.shared.volumes.all(),
+        })
+    }
+
     /// See [`crate::Runtime::status`]. `name` is that of the one volume to include; `None` for all.
     pub(crate) fn status(
         &self,
@@ -241,10 +249,7 @@ impl VolumeService {
         if self.shared.inboxes.iter().any(|inbox| inbox.is_closed()) {
             return Err(VolumeError::Stopping);
         }
-        let volumes = match name {
-            Some(name) => vec![self.shared.volumes.named(name)?],
-            None => self.shared.volumes.all(),
-        };
+        let volumes = self.selected(name)?;
         let view = self.view_shards(&volumes, curves);
         let mut stalls = self.stalls();
         let mut memory = self.memory_status(bounds, &view.usage);

@@ -176,7 +176,7 @@ impl Journal {
             let fits = held.end <= volume.disk.description().size_bytes;
             let decision = self.may_serve(volume, state(true), identity)?;
             if decision == Decision::Quarantine || !fits || kept.is_some() {
-                return Err(self.changed_disk(volume, held, evidence));
+                return Err(changed_disk(&self.name, volume, held, evidence));
             }
             let (name, disk) = (volume.name, &volume.disk.description().name);
             match identity {
@@ -246,19 +246,19 @@ impl Journal {
         });
         (found.superblock.journal, !found.damage.is_empty(), held.collect())
     }
+}
 
-    fn changed_disk(
-        &self,
-        volume: &Attachment<'_>,
-        held: &Held,
-        evidence: Evidence,
-    ) -> JournalError {
-        JournalError::ChangedDisk {
-            name: self.name.clone(),
-            volume: volume.name.to_owned(),
-            disk: volume.disk.description().name.clone(),
-            bytes: held.bytes,
-            evidence,
-        }
+fn changed_disk(
+    journal: &str,
+    volume: &Attachment<'_>,
+    held: &Held,
+    evidence: Evidence,
+) -> JournalError {
+    JournalError::ChangedDisk {
+        name: journal.to_owned(),
+        volume: volume.name.to_owned(),
+        disk: volume.disk.description().name.clone(),
+        bytes: held.bytes,
+        evidence,
     }
 }

@@ -202,15 +202,6 @@ impl Journal {
         Ok(journal)
     }
 
-    fn start_thread(self: &Arc<Self>) -> Result<(), JournalError> {
-        let owned = Arc::clone(self);
-        let thread = Thread::named("journal").spawn(move || owned.run());
-        let (name, error) = (&self.name, IoError::NoMemory);
-        let thread = thread.map_err(|_| JournalError::Io { name: name.clone(), error })?;
-        *self.thread.lock() = Some(thread);
-        Ok(())
-    }
-
     /// Starts the next walk of the patrol over the log at once.
     pub fn patrol_now(&self) {
         self.patrol.wake();
@@ -302,7 +293,7 @@ impl Journal {
 
 fn start_thread(journal: &Arc<Journal>) -> Result<(), JournalError> {
     let owned = Arc::clone(journal);
-    let thread = std::thread::Builder::new().name("journal".into()).spawn(move || owned.run());
+    let thread = Thread::named("journal").spawn(move || owned.run());
     let (name, error) = (&journal.name, IoError::NoMemory);
     let thread = thread.map_err(|_| JournalError::Io { name: name.clone(), error })?;
     *journal.thread.lock() = Some(thread);
