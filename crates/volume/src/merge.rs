@@ -6,7 +6,8 @@ use forebay_types::{ByteRange, VolumeId};
 
 /// Limit of a coalesced write, in bytes. Beyond a few stripes, longer writes gain nothing.
 pub const WRITTEN_BYTES_MAX: u64 = 4 << 20;
-/// Limit of a coalesced read and of one prefetch I/O, in bytes. A read is answered only when its
+/// Limit of a coalesced read, and of one prefetch I/O of a client that reads no more at a time, in
+/// bytes. A read is answered only when its
 /// last byte has arrived, so a longer one would delay answers. Shorter ones cost little: a hard
 /// disk loses no time between two reads if the second is queued.
 pub const READ_BYTES_MAX: u64 = 64 << 10;

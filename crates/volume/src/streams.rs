@@ -52,6 +52,9 @@ pub struct Plan {
     pub count: u32,
     /// The line whose first use requests the next window.
     pub mark: u64,
+    /// The length of the reads of the client, in bytes. A client that reads less at a time would
+    /// wait for the end of an I/O that is longer.
+    pub read_bytes: u64,
 }
 
 impl Plan {
@@ -78,6 +81,8 @@ struct Stream {
     window: u64,
     /// Whether the client has caught up with the prefetch since the last window.
     is_starved: bool,
+    /// The length of the last read that missed.
+    read_bytes: u64,
     last_used: u64,
 }
 
@@ -163,6 +168,7 @@ impl Streams {
             mark: None,
             window: (4 * range.len).max(WINDOW_RAMP_BYTES).min(run.bytes),
             is_starved: false,
+            read_bytes: range.len,
             last_used: self.clock,
         };
         let at = self.insert(stream);
@@ -201,6 +207,7 @@ impl Streams {
         let may_continue = self.credit > 0 || stream.expects(position);
         stream.advance(position, stream.course.length(range));
         stream.is_starved = stream.ahead > 0;
+        stream.read_bytes = range.len;
         // A miss before `ahead` needs no new window: the prefetch is still in flight, or its lines
         // were evicted unused.
         let is_beyond = position >= stream.ahead;
@@ -247,7 +254,7 @@ impl Streams {
         if end <= start {
             return None;
         }
-        let plan = course.plan(start, end);
+        let plan = course.plan(start, end, stream.read_bytes);
         stream.ahead = end.next_multiple_of(unit);
         stream.mark = Some((plan.mark, start));
         self.credit = (self.credit - (end - start) as i64).max(-CREDIT_MAX_BYTES);

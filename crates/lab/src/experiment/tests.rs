@@ -535,3 +535,12 @@ fn learned_jobs_find_their_data_in_the_pool_and_others_lose_little() {
     assert!(in_vain > 0 && in_vain < preloaded, "{in_vain} after {preloaded}");
     assert!(lost_in_vain.iter().all(|lost| *lost < 0.01), "others lose {lost_in_vain:.4?}");
 }
+
+/// A client that reads one mebibyte at a time waits for the last byte of each anyway.
+#[test]
+fn long_reads_in_order_are_not_divided() {
+    let mut machine = machine(256 * MIB, Link::FIBRE);
+    run(&mut machine, (0..64).map(|at| Step::Read(ByteRange::new(at * MIB, MIB))).collect());
+    let tally = machine.disk_tally();
+    assert!(tally.reads <= 96, "{} reads for 64", tally.reads);
+}

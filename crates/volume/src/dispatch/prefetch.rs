@@ -75,7 +75,9 @@ impl<H: Host> Dispatcher<H> {
         if let Some(plan) = plan {
             let stripes = host.stripes(volume);
             let pieces = plan.ranges().flat_map(|range| stripes.split(range));
-            for range in pieces.flat_map(|piece| split_at(piece, READ_BYTES_MAX)) {
+            // The client waits for the last byte of its own read anyway.
+            let bytes_max = plan.read_bytes.next_multiple_of(LINE_BYTES).max(READ_BYTES_MAX);
+            for range in pieces.flat_map(|piece| split_at(piece, bytes_max)) {
                 self.prefetch(host, volume, range, Some(plan.mark));
             }
         }

@@ -80,8 +80,8 @@ impl Course {
 
     /// The window between two positions, which are multiples of the unit; `end` may also be the end
     /// of the volume.
-    pub(super) fn plan(self, start: u64, end: u64) -> Plan {
-        let one = |first: ByteRange, mark| Plan { first, step: 0, count: 1, mark };
+    pub(super) fn plan(self, start: u64, end: u64, read_bytes: u64) -> Plan {
+        let one = |first: ByteRange, mark| Plan { first, step: 0, count: 1, mark, read_bytes };
         match self {
             Self::Forward => one(ByteRange::new(start, end - start), start / LINE_BYTES),
             Self::Backward { from } => {
@@ -92,7 +92,7 @@ impl Course {
                 let index = (start / len).cast_signed();
                 let first = ByteRange::new(first.wrapping_add_signed(index * step), len);
                 let count = ((end - start) / len) as u32;
-                Plan { first, step, count, mark: first.offset / LINE_BYTES }
+                Plan { first, step, count, mark: first.offset / LINE_BYTES, read_bytes }
             }
         }
     }
