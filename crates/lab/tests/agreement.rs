@@ -110,7 +110,8 @@ fn differences(trace: &Trace, max: f64, lines_min: usize) -> Vec<String> {
         if lines < lines_min {
             continue;
         }
-        let row = replay(trace, &workload, lines, EngineSetup::BARE).unwrap();
+        let row = replay(trace, &workload, lines, EngineSetup::BARE)
+            .expect("the lab replays its own traces");
         let EngineRow { policy_miss_ratio, policy_access_miss_ratio, .. } = row;
         let pairs = [
             ("reads", policy_miss_ratio, row.miss_ratio()),

@@ -188,9 +188,9 @@ mod tests {
         let (queue, written) = queue();
         queue.push(line(0));
         queue.flush(Duration::from_millis(1));
-        let reader = std::thread::spawn(move || (0..2).map(|_| written.recv()).count());
+        let reader = std::thread::spawn(move || (0..2).all(|_| written.recv().is_ok()));
         queue.push(line(1));
         queue.flush(PATIENCE);
-        assert_eq!(reader.join().unwrap(), 2);
+        assert!(reader.join().unwrap());
     }
 }
