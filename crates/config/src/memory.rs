@@ -424,9 +424,11 @@ impl Fault for MemoryError {
             }
             Self::NotAvailable { bytes, available, reserve_bytes }
             | Self::NoReserve { bytes, available, reserve_bytes } => {
-                // Half of what is free is what `auto` would take at most: the rest is needed by
-                // programs that are yet to start, and by the kernel.
-                let most = rounded(available.bytes.saturating_sub(*reserve_bytes) / 2);
+                let most = rounded(available.bytes.saturating_sub(*reserve_bytes));
+                // Not all that is free, if so much more was asked for: programs that are yet to
+                // start need some. Half is what `auto` takes at most.
+                let is_wild = matches!(self, Self::NotAvailable { .. }) && most / 2 >= least;
+                let most = if is_wild { rounded(most / 2) } else { most };
                 let left_bytes = available.bytes.checked_sub(*bytes);
                 match (most >= least, left_bytes) {
                     (true, None) => memory(most).into(),

@@ -118,7 +118,7 @@ fn an_explicit_size_that_is_not_available_is_refused_whatever_the_reserve() {
     let small = machine(511 * MIB, 457 * MIB);
     assert_eq!(
         refusal(explicit(&small, 512, MemoryReserve::Bytes(0))),
-        "memory 512MiB exceeds the 457MiB available: set memory to 457MiB"
+        "memory 512MiB exceeds the 457MiB available: set memory to 228MiB"
     );
     assert_eq!(
         refusal(explicit(&group(900, 400), 512, MemoryReserve::Bytes(490 * MIB))),

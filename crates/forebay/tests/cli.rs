@@ -112,7 +112,7 @@ fn an_invalid_command_line_exits_with_2_and_a_remedy() {
              mode=write-through\n",
         ),
         (&["serve", "/a/x.img", "/b/x.img"], "forebay: two volumes are called 'x': give one"),
-        (&["serve", "--memory", "1GB"], "forebay: invalid memory size '1GB': write auto, or"),
+        (&["serve", "--memory", "1GB"], "forebay: invalid memory size '1GB': units are powers of"),
         (&["serve", "--nbd", "tcp:x"], "forebay: listener 'tcp:x' has no port: write unix:PATH"),
         (&["serve", "--io", "kqueue"], "forebay: unknown I/O engine 'kqueue': use auto, "),
         (&["serve", "--tls", "forced"], "forebay: tls: there is no certificate: add tls-cert FILE"),
@@ -192,7 +192,7 @@ fn a_configuration_error_names_the_file_line_and_column() {
     let ran = run(directory.path(), &["serve", "--config", "f.toml"]);
     assert_eq!(ran.code, Some(2));
     let sentence =
-        "forebay: f.toml:3:1: volume 'a': unknown volume setting 'bakcing': the settings";
+        "forebay: f.toml:3:1: volume 'a': unknown volume setting 'bakcing': did you mean";
     assert!(ran.err.starts_with(sentence), "{}", ran.err);
 }
 

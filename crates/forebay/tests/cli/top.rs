@@ -28,7 +28,7 @@ fn it_draws_follows_the_size_and_leaves_the_terminal_as_it_was() {
         // Only characters that differ from those before are written.
         let at = terminal.wait_for("Keys;", at);
         terminal.press("x");
-        terminal.resize(70, 20);
+        terminal.resize(70, 4);
         let at = terminal.wait_for("columns", at);
         terminal.resize(100, 30);
         let at = terminal.wait_for("q quit", at);

@@ -71,7 +71,7 @@ fn the_gathering_threshold_can_be_set_or_measured_and_is_shown() {
     assert_eq!(gather(1)["source"], "default");
     let (code, text) = set("gather-below=64KB");
     assert!(
-        code != Some(0) && text.contains("gather-below='64KB' is not a size: write it like"),
+        code != Some(0) && text.contains("gather-below='64KB' is not a size: units are"),
         "{text}"
     );
 

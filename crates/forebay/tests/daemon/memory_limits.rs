@@ -79,7 +79,7 @@ fn a_set_size_that_leaves_the_system_too_little_is_refused() {
     );
     assert_eq!(
         refusal(machine.path(), &["--memory", "7GiB", "--memory-reserve", "0"]),
-        "forebay: memory 7GiB exceeds the 6GiB available: start the server with --memory 6GiB"
+        "forebay: memory 7GiB exceeds the 6GiB available: start the server with --memory 3GiB"
     );
     let reserve = &["--memory-reserve", "100MiB"][..];
     assert_eq!(accepted(machine.path(), "5644MiB", &[]), 5644, "as the remedy says");

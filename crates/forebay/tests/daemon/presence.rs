@@ -77,7 +77,7 @@ fn a_journal_that_is_deleted_fails_at_once_and_does_not_block_the_next_start() {
     assert_eq!(failure(&place.journal()), None);
     fs::rename(place.path("journal"), place.path("away")).unwrap();
     wait_until("the journal fails", PATIENCE, || failure(&place.journal()).is_some());
-    assert_eq!(failure(&place.journal()).as_deref(), Some("it was deleted"));
+    assert_eq!(failure(&place.journal()).as_deref(), Some("it was renamed or moved"));
     client.write(4096, &content(1)).unwrap();
     assert_eq!(place.on_disk(1), content(1), "writes go through");
     wait_until("the pool is drained", PATIENCE, || place.status().volumes[0].dirty_bytes == 0);
@@ -137,7 +137,7 @@ fn write_back_under_a_ups_ends_when_the_vault_is_deleted() {
     fs::rename(machine.path("vault"), machine.path("away")).unwrap();
     machine.wait_for_power("write-back ends", |power| !power.write_back_allowed);
     let reason = machine.status().vault.unwrap().state_reason.unwrap();
-    assert!(reason.contains("it was deleted"), "{reason}");
+    assert!(reason.contains("it was renamed or moved"), "{reason}");
     fs::rename(machine.path("away"), machine.path("vault")).unwrap();
     machine.wait_for_power("write-back resumes", |power| power.write_back_allowed);
     daemon.stop();

@@ -99,7 +99,7 @@ fn an_unknown_command_gets_the_equivalent_command() {
     for (command, remedy) in [
         ("monitor", "forebay top"),
         ("freeze", "forebay volume flush NAME"),
-        ("evict", "--memory"),
+        ("evict", "forebay set memory=SIZE"),
         ("statuss", "did you mean 'status'?"),
         ("nonsense", "forebay --help"),
     ] {

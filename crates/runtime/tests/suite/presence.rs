@@ -165,9 +165,9 @@ fn a_displaced_vault_is_not_relied_on_until_it_is_back() {
     check_presence(&server);
     wait_until("the vault is not relied on", PATIENCE, || !is_measured());
     let trouble = vault.status().trouble.unwrap();
-    assert!(trouble.contains("it was deleted") && trouble.contains("move it back"), "{trouble}");
+    assert!(trouble.contains("it was renamed") && trouble.contains("move it back"), "{trouble}");
     let error = vault.dump(&[], None).unwrap_err().explained();
-    assert!(error.contains("it was deleted"), "no start would find a dump there: {error}");
+    assert!(error.contains("it was renamed"), "no start would find a dump there: {error}");
     assert_eq!(vault.status().phase, VaultPhase::Ready);
     fs::rename(&away, &path).unwrap();
     vault.probe_now();

@@ -26,18 +26,19 @@ impl Daemon {
     pub(in crate::serve) fn apply_file(&self, removes: bool) -> Result<(), Problem> {
         let Ok(_one) = self.reloading.try_lock() else {
             let message = "a reload is in progress";
-            return Err(Problem::new(ErrorKind::Busy, message, "wait until it has ended"));
+            let problem = Problem::new(ErrorKind::Busy, message, "wait until it has ended");
+            return Err(logged(problem));
         };
         let old = self.state().config.clone();
         let new = old.reload().map_err(|error| {
             let problem = problem_of(&error);
             let message = format!("reload failed, configuration unchanged: {}", problem.message);
-            Problem { message, ..problem }
+            logged(Problem { message, ..problem })
         })?;
         let changes = forebay_config::diff(&old, &new);
         let served: Vec<_> = self.volume_list().into_iter().map(|volume| volume.name).collect();
         if !removes {
-            check_removals(&changes, &served)?;
+            check_removals(&changes, &served).map_err(logged)?;
         }
         let mut failed: Vec<(Change, Problem)> = Vec::new();
         for change in changes {
@@ -102,6 +103,12 @@ impl Daemon {
             Change::NeedsRestart { .. } => Ok(()),
         }
     }
+}
+
+/// Logs why a reload changes nothing. Changes that fail are logged one by one.
+fn logged(problem: Problem) -> Problem {
+    tracing::error!(error = sentence_of(&problem), "reload failed");
+    problem
 }
 
 /// Refuses the removal of more than half of the served volumes.
