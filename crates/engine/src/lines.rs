@@ -250,7 +250,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
     /// Updates the destage state of a relocated dirty line. If the old slot is being destaged,
     /// flushes that arrived earlier wait only for that destage.
     fn follow_relocation(&mut self, key: LineKey, old: Slot, new: Slot) {
-        let destaging = self.ops.is_destaging(key, old);
+        let destaging = self.ops.destage_of(key, old).is_some();
         let writeback = self.volume.writeback_mut();
         if self.planted.is(PlantedBug::ChangeClosedEpoch)
             && let Some(epochs) = writeback.epochs_mut()
@@ -381,8 +381,9 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
         let left = self.index.get(slot).destageable();
         // The completion of a destage notifies the flushes; that of any other operation does not.
-        let gives_up = left == 0 && !self.ops.is_destaging(line.key, slot);
-        self.volume.writeback_mut().record_loss(line.key, slot, gives_up);
+        let destage = self.ops.destage_of(line.key, slot);
+        let gives_up = left == 0 && destage.is_none();
+        self.volume.writeback_mut().record_loss(line.key, slot, destage, gives_up);
         if left == 0 {
             self.integrity.free_parity(slot, self.index);
             self.leave_epoch(line.key, slot);
@@ -419,9 +420,9 @@ impl<M: LineTable> VolumeLines<'_, M> {
     /// unchanged or newer.
     pub(crate) fn invalidate_frozen(&mut self, key: LineKey, slot: Slot, sectors: u8) {
         self.index.invalidate_frozen(slot, sectors);
-        let busy = self.ops.is_destaging(key, slot);
+        let busy = self.ops.destage_of(key, slot).is_some();
         if self.index.get(slot).destageable() == 0 && !busy {
-            self.volume.writeback_mut().record_attempt(key, slot, None);
+            self.volume.writeback_mut().abandon_frozen(slot);
             self.leave_epoch(key, slot);
         }
     }

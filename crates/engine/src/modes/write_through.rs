@@ -107,7 +107,7 @@ impl<M: LineTable> Writer<'_, M> {
             return false;
         };
         if attempt.error.is_none() {
-            let op = self.lines.destager().start_destage(dirty.key, true, out);
+            let op = self.lines.destager().start_destage(dirty.key, usize::MAX, true, out);
             self.lines.wait(op, part, WaitFor::Result, out);
         } else {
             let op = self.start_destage_part(part, out);

@@ -91,7 +91,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
             out.answers.push(Answer { part, outcome });
         }
         let mut destager = self.lines.destager();
-        destager.resume(now_ms, out);
+        destager.resume(&op, now_ms, out);
         if op.kind == OpKind::Destage {
             destager.admit(now_ms, out);
         }
@@ -169,34 +169,22 @@ impl<'a, M: LineTable> Completion<'a, M> {
         if line.mask == 0 {
             return;
         }
-        if op.is_wide && op.error.is_some() {
-            // The line is retried alone, unless its dirty sectors were lost meanwhile.
-            if self.lines.index.get(line.slot).destageable() == 0 {
-                self.record_attempt(line, op);
-            }
-            return self.clear_in_destage(line);
-        }
+        // The line is retried alone, unless its dirty sectors were lost meanwhile.
+        let is_retried =
+            op.is_wide && op.error.is_some() && self.lines.index.get(line.slot).destageable() != 0;
         let ok = op.error.is_none() || self.lines.planted.is(PlantedBug::CleanAfterFailedDestage);
         // A line that was rewritten meanwhile has moved, and is dirty in its new slot.
         let stays = !self.lines.index.get(line.slot).has(DETACHED);
         if ok && stays && self.lines.index.clean(line.slot, line.mask) {
             self.lines.remove_dirty(line.slot);
         }
-        self.record_attempt(line, op);
-        self.lines.volume.writeback_mut().record_result(line.key.line(), ok);
         self.clear_in_destage(line);
-        self.lines.finish_ordered(line.key, line.slot, if ok { line.mask } else { 0 });
-    }
-
-    /// Records the attempt to destage a line for the flushes that wait for it. If the line was
-    /// rewritten meanwhile, flushes that arrived after the rewrite wait for the newer data.
-    fn record_attempt(&mut self, line: &OpLine, op: &Op) {
         let writeback = self.lines.volume.writeback_mut();
-        if self.lines.index.get(line.slot).has(DETACHED) {
-            writeback.record_superseded_attempt(line.key, line.slot, line.superseded, op.error);
-        } else {
-            writeback.record_attempt(line.key, line.slot, op.error);
+        if !op.is_wide || op.error.is_none() {
+            writeback.record_result(line.key.line(), ok);
         }
+        writeback.record_attempt(line, op.serves, op.error, is_retried);
+        self.lines.finish_ordered(line.key, line.slot, if ok { line.mask } else { 0 });
     }
 
     /// Makes a line wait for a destage again if it is still dirty after one: the destage failed, or

@@ -12,6 +12,7 @@ pub(crate) mod io_run;
 pub(crate) mod trial;
 
 use crate::ops::io_run::IoRun;
+use crate::writeback::Serves;
 use crate::{IoAction, IoCause, IoId, IoVerb, LineKey, NoteKind, Outbox, PartId, Slot, WaitsFor};
 use forebay_types::{ByteRange, Few, IoError, VolumeId};
 use gather::{Gated, Gates};
@@ -46,15 +47,17 @@ pub(crate) struct OpLine {
     pub mask: u8,
     /// Lost sectors that the operation makes valid on the disk if it succeeds.
     pub regained: u8,
-    /// The demand number of the volume when the line was rewritten during its destage; see
+    /// A flush, a change of mode or its age demands this destage of the line.
+    pub is_owed: bool,
+    /// The last group of flushes that had begun when the line was rewritten during its destage; see
     /// [`crate::writeback::Writeback::supersede`]. Zero if the line was not rewritten.
-    pub superseded: u32,
+    pub superseded: u64,
 }
 
 impl OpLine {
     /// The share of a line that regains no sector and has not been rewritten.
     pub(crate) const fn new(key: LineKey, slot: Slot, mask: u8) -> Self {
-        Self { key, slot, mask, regained: 0, superseded: 0 }
+        Self { key, slot, mask, regained: 0, is_owed: false, superseded: 0 }
     }
 }
 
@@ -86,6 +89,8 @@ pub(crate) struct Op {
     pub error: Option<IoError>,
     /// A failure does not show which line is at fault; see `Span::is_wide`.
     pub is_wide: bool,
+    /// The flushes that a destage matters to.
+    pub serves: Serves,
     /// Set for a write through the cache that may share its I/O with others.
     pub gated: Option<Gated>,
 }
@@ -110,6 +115,7 @@ impl Op {
             ios_pending: ios as u32,
             error: None,
             is_wide: false,
+            serves: Serves { first: 0, last: 0 },
             gated: None,
         }
     }
@@ -233,25 +239,25 @@ impl Ops {
         IoId { op: index, generation: self.entries[index as usize].generation }
     }
 
-    /// Whether a destage is writing the data in `slot`, which holds `key`. A destage from an older
-    /// slot of the line does not count.
+    /// The flushes that the destage of the data in `slot`, which holds `key`, matters to; `None` if
+    /// there is no destage. One from an older slot of the line does not count.
     #[inline]
-    pub(crate) fn is_destaging(&self, key: LineKey, slot: Slot) -> bool {
-        let Some(&index) = self.busy.get(&key) else { return false };
-        self.entries[index as usize].op.as_ref().is_some_and(|op| {
-            let mut lines = op.lines.iter();
-            op.kind == OpKind::Destage && lines.any(|line| line.key == key && line.slot == slot)
-        })
+    pub(crate) fn destage_of(&self, key: LineKey, slot: Slot) -> Option<Serves> {
+        let &index = self.busy.get(&key)?;
+        let op = self.entries[index as usize].op.as_ref()?;
+        let mut lines = op.lines.iter().filter(|_| op.kind == OpKind::Destage);
+        let line = lines.find(|line| line.key == key && line.slot == slot)?;
+        Some(op.serves.of_line(line))
     }
 
     /// Records that a line was rewritten while it is being destaged from `slot`; see
     /// [`OpLine::superseded`].
-    pub(crate) fn supersede(&mut self, key: LineKey, slot: Slot, demand: u32) {
+    pub(crate) fn supersede(&mut self, key: LineKey, slot: Slot, group: u64) {
         let Some(&index) = self.busy.get(&key) else { return };
         let lines = &mut self.op_mut(index).lines;
         let mut of_slot = lines.iter_mut().filter(|line| line.key == key && line.slot == slot);
         let line = of_slot.next().expect("the slot is being destaged");
-        line.superseded = demand;
+        line.superseded = group;
     }
 
     pub(crate) const fn in_flight(&self) -> usize {

@@ -1,12 +1,12 @@
 //! Starts the destages that the scheduler allows, in the order of the sweep, the elevator or the
 //! epochs.
 
-use super::Writeback;
 use super::dirty_lines::DirtyLines;
-use super::elevator::Stop;
+use super::elevator::{Stop, Window};
 use super::epochs::Epochs;
 use super::scheduler::{Inputs, Scheduler};
 use super::span::{Planner, Span};
+use super::{Serves, Writeback};
 use crate::index::key::LineKey;
 use crate::index::meta::LineTable;
 use crate::lines::VolumeLines;
@@ -14,7 +14,7 @@ use crate::ops::io_run::IoRun;
 use crate::ops::{Op, OpKind, OpLine, emit};
 use crate::sabotage::PlantedBug;
 use crate::{Answer, IoCause, IoVerb, Outbox, Outcome, PartId, Slot};
-use forebay_types::{Few, IoError, IoResult, LINES_PER_REGION, Mode};
+use forebay_types::{Few, IoError, IoResult, LINE_BYTES, LINES_PER_REGION, Mode, REGION_BYTES};
 use std::iter;
 
 /// Destages lines of one volume.
@@ -50,7 +50,8 @@ impl<M: LineTable> Destager<'_, M> {
         let (lines, frozen) = (self.dirty().len(), self.lines.volume.writeback().frozen_lines());
         if lines + frozen + self.scheduler().throttled() == 0 {
             // No other call answers a flush whose last line was lost and then abandoned.
-            return self.answer_flushes(out);
+            self.answer_flushes(out);
+            return;
         }
         self.lines.volume.counters_mut().dirty_line_ms += lines as u64 * passed_ms;
         self.lines.volume.writeback_mut().dirty.record_time(now_ms.saturating_sub(passed_ms));
@@ -132,7 +133,7 @@ impl<M: LineTable> Destager<'_, M> {
     }
 
     /// Starts as many destages as may be in flight, and answers the flushes whose lines have all
-    /// been tried.
+    /// been tried. A flush whose lines are all in flight lets the next one begin.
     pub(crate) fn pump(&mut self, now_ms: u64, out: &mut Outbox) {
         self.answer_flushes(out);
         let VolumeLines { volume, quota, .. } = &mut self.lines;
@@ -141,10 +142,14 @@ impl<M: LineTable> Destager<'_, M> {
             return self.pump_epochs(out);
         }
         self.pump_sweep(now_ms, out);
+        while self.answer_flushes(out) {
+            self.pump_sweep(now_ms, out);
+        }
         self.dispatch_next(now_ms, out);
     }
 
-    fn answer_flushes(&mut self, out: &mut Outbox) {
+    /// Returns whether a group of flushes began, whose lines are to be destaged.
+    fn answer_flushes(&mut self, out: &mut Outbox) -> bool {
         let has_lost = self.lines.volume.lost_sectors() > 0;
         let hides = self.lines.planted.is(PlantedBug::FlushDespiteLoss);
         let error = (has_lost && !hides).then_some(IoError::Io);
@@ -154,7 +159,7 @@ impl<M: LineTable> Destager<'_, M> {
             has_lost,
             self.lines.index,
             out,
-        );
+        )
     }
 
     /// Starts destages of owed lines.
@@ -165,7 +170,7 @@ impl<M: LineTable> Destager<'_, M> {
             let Some(line) = self.lines.volume.writeback_mut().dirty.next_owed() else { return };
             let key = LineKey::new(self.lines.id, line);
             if self.may_destage(key) {
-                self.start_destage(key, urgent, out);
+                self.start_destage(key, usize::MAX, urgent, out);
             }
         }
     }
@@ -194,16 +199,30 @@ impl<M: LineTable> Destager<'_, M> {
                 let all = iter::once(shard).chain(others);
                 return out.wakes.extend(all.map(|shard| (shard, self.lines.id)));
             }
-            let next = elevator.next().filter(|_| elevator.may_add_lines(dirty_lines_max));
+            let lines_max = self.window(now_ms).map_or(usize::MAX, |w| elevator.lines_left(w));
+            let may_add = lines_max > 0 && elevator.may_add_lines(dirty_lines_max);
+            let next = elevator.next().filter(|_| may_add);
             match (next, stop) {
                 (Some(next), Some(stop)) if next == shard => {
                     elevator.move_to(&stop);
-                    self.start_destage(stop.key, self.scheduler().is_throttling(), out);
+                    let urgent = self.scheduler().is_throttling();
+                    self.start_destage(stop.key, lines_max, urgent, out);
                 }
-                (Some(next), _) if next != shard => return out.wakes.push((next, self.lines.id)),
+                (Some(next), _) if next != shard => {
+                    return out.wakes.push((next, self.lines.id));
+                }
                 _ => return,
             }
         }
+    }
+
+    /// See [`Scheduler::window`]. The fixed cost of an I/O dominates below the threshold of
+    /// gathering, so an eighth of it delays a read hardly more than one line.
+    fn window(&self, now_ms: u64) -> Option<Window> {
+        let volume = &self.lines.volume;
+        let bytes_min = volume.gather_below().min(REGION_BYTES) / 8;
+        let lines_min = (bytes_min / LINE_BYTES).max(1) as usize;
+        self.scheduler().window(self.lines.quota, lines_min, now_ms)
     }
 
     /// The elevator's next stop in this shard, if it may start a destage now.
@@ -235,7 +254,8 @@ impl<M: LineTable> Destager<'_, M> {
         self.scheduler_mut().restart_wait(now_ms);
         match self.next_stop(now_ms) {
             Some(stop) => {
-                self.start_destage(stop.key, true, out);
+                let lines_max = self.window(now_ms).map_or(usize::MAX, |window| window.lines);
+                self.start_destage(stop.key, lines_max, true, out);
                 self.scheduler().pause_elevator();
             }
             None => self.admit(now_ms, out),
@@ -315,13 +335,14 @@ impl<M: LineTable> Destager<'_, M> {
 
     /// Continues after an operation has completed: lines that a flush found busy may be destaged
     /// now.
-    pub(crate) fn resume(&mut self, now_ms: u64, out: &mut Outbox) {
+    pub(crate) fn resume(&mut self, op: &Op, now_ms: u64, out: &mut Outbox) {
         let VolumeLines { volume, quota, .. } = &mut self.lines;
         let writeback = volume.writeback_mut();
         // Most operations complete while nothing is to be destaged.
         if !writeback.has_work(quota) {
             return;
         }
+        op.lines.iter().for_each(|line| writeback.dirty.retry(line.key.line()));
         let may_sweep = writeback.epochs.is_none() && !writeback.dirty.is_sweeping();
         if may_sweep && writeback.is_stalled() {
             writeback.dirty.begin_sweep();
@@ -340,6 +361,10 @@ impl<M: LineTable> Destager<'_, M> {
         let failed = op.error.is_some();
         self.lines.quota.count_destage_end(op.lines.len());
         let has_recovered = self.lines.quota.has_recovered();
+        let writeback = self.lines.volume.writeback_mut();
+        if writeback.epochs.is_none() {
+            writeback.flushes.count_end(op.serves);
+        }
         let scheduler = self.scheduler_mut();
         scheduler.count_end(op.lines.len(), failed, op.is_wide, now_ms);
         scheduler.end_throttling(has_recovered);
@@ -358,18 +383,28 @@ impl<M: LineTable> Destager<'_, M> {
     }
 
     /// Starts to destage a dirty line that is not busy, together with its span. The operation
-    /// covers all destageable sectors of each of its dirty lines.
-    pub(crate) fn start_destage(&mut self, key: LineKey, urgent: bool, out: &mut Outbox) -> u32 {
-        let span = self.planner().span_of(key);
+    /// covers all destageable sectors of each of its dirty lines, up to `lines_max` lines.
+    pub(crate) fn start_destage(
+        &mut self,
+        key: LineKey,
+        lines_max: usize,
+        urgent: bool,
+        out: &mut Outbox,
+    ) -> u32 {
+        let mut span = self.planner().limited(lines_max as u64).span_of(key);
         let writeback = self.lines.volume.writeback_mut();
+        let mut serves = Serves::default();
         if writeback.epochs.is_none() {
-            let dirty = span.lines.iter().filter(|line| line.mask != 0);
-            dirty.for_each(|line| writeback.dirty.mark_in_destage(line.key.line()));
+            for line in span.lines.iter_mut().filter(|line| line.mask != 0) {
+                line.is_owed = writeback.dirty.mark_in_destage(line.key.line());
+            }
+            let is_owed = span.lines.iter().any(|line| line.is_owed);
+            serves = writeback.flushes.count_start(is_owed);
         }
         let counters = self.lines.volume.counters_mut();
         counters.scattered_destages += u64::from(span.is_scattered);
         counters.destaged_stripes += span.stripes;
-        self.start(span, urgent, out)
+        self.start(span, serves, urgent, out)
     }
 
     /// Counts a destage that starts.
@@ -386,7 +421,7 @@ impl<M: LineTable> Destager<'_, M> {
     }
 
     /// Starts the operation for a span.
-    fn start(&mut self, span: Span, urgent: bool, out: &mut Outbox) -> u32 {
+    fn start(&mut self, span: Span, serves: Serves, urgent: bool, out: &mut Outbox) -> u32 {
         let writeback = self.lines.volume.writeback_mut();
         let ignores_reads = urgent || writeback.epochs.is_some();
         writeback.scheduler.take_tokens(span.runs.len() as u64, span.bytes(), ignores_reads);
@@ -398,7 +433,11 @@ impl<M: LineTable> Destager<'_, M> {
             assert!(there.key == line.key && has_data, "{line:?} is destaged from {there:?}");
             self.lines.index.pin(line.slot);
         }
-        let op = Op { is_wide, ..Op::new(OpKind::Destage, self.lines.id, lines, None, runs.len()) };
+        let op = Op {
+            is_wide,
+            serves,
+            ..Op::new(OpKind::Destage, self.lines.id, lines, None, runs.len())
+        };
         let id = self.lines.start(op);
         let cause = if urgent { IoCause::DestageUrgent } else { IoCause::Destage };
         emit(out, id, (IoVerb::Write { fua: false }, cause), self.lines.id, None, runs);
@@ -457,6 +496,6 @@ impl<M: LineTable> Destager<'_, M> {
             let epochs = self.lines.volume.writeback_mut().epochs.as_mut();
             next = epochs.filter(|_| joined).and_then(Epochs::next);
         }
-        self.start(Span::of_runs(lines, runs), urgent, out);
+        self.start(Span::of_runs(lines, runs), Serves::default(), urgent, out);
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! Each dirty line has three marks. It is *in a destage* or *waits*; a destage of only the sectors
 //! under a write does not count. It is *old* if it was dirty at the last pass by age, or has been
-//! boosted since. It is *owed* while a flush, a change of mode or its age demands its destage. A
-//! *sweep* passes once over the owed lines, whole stripes first, then others in ascending order.
-//! The elevator passes over all waiting lines, owed or not.
+//! boosted since. It is *owed* while it waits and a flush, a change of mode or its age demands its
+//! destage; while it is in that destage, the mark only tells its age. A *sweep* passes once over
+//! the owed lines, whole stripes first, then others in ascending order; an owed line that was busy
+//! at its turn has another one when it is not. The elevator passes over all waiting lines, owed or
+//! not.
 //!
 //! The set is a tree of chunks of sixteen lines, so it takes memory only for dirty lines: two bytes
 //! for a line among adjacent ones, thirty-two for an isolated line.
@@ -12,7 +14,7 @@
 use super::line_set::LineSet;
 use crate::index::bits::ones;
 use forebay_types::{LINE_BYTES, Stripes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Lines per chunk.
 const CHUNK: u64 = u16::BITS as u64;
@@ -33,6 +35,16 @@ impl Chunk {
     const fn waiting(self) -> u16 {
         self.dirty & !self.in_destage
     }
+
+    /// Waiting lines whose destage is demanded.
+    const fn owed(self) -> u16 {
+        self.owed & !self.in_destage
+    }
+
+    /// Lines in a destage that were owed when it started, or have become old meanwhile.
+    const fn taken(self) -> u16 {
+        self.owed & self.in_destage
+    }
 }
 
 /// The progress of a sweep. Stripes before `whole` and other lines before `rest` have had their
@@ -49,12 +61,16 @@ pub(crate) struct DirtyLines {
     chunks: BTreeMap<u64, Chunk>,
     lines: usize,
     owed_lines: usize,
+    /// Lines in a destage with the mark of owed ones.
+    taken_lines: usize,
     /// First lines of stripes whose lines all wait. Updated with each change of a line, because the
     /// elevator needs the next one before each operation.
     whole: LineSet,
     stripes: Stripes,
     size_bytes: u64,
     sweep: Option<Sweep>,
+    /// Owed lines that have their turn next: they were busy, or their destage failed.
+    again: BTreeSet<u64>,
     /// `None` if no line was dirty at the last tick.
     ages: Option<Ages>,
 }
@@ -62,8 +78,11 @@ pub(crate) struct DirtyLines {
 /// Times in milliseconds before which no line of a mark became dirty.
 #[derive(Clone, Copy, Debug)]
 struct Ages {
+    /// Of owed lines, and of those that were owed when their destage started.
     owed: u64,
+    /// Of all others.
     old: u64,
+    /// Of those among the others that are not old.
     young: u64,
 }
 
@@ -78,10 +97,12 @@ impl DirtyLines {
             chunks: BTreeMap::new(),
             lines: 0,
             owed_lines: 0,
+            taken_lines: 0,
             whole: LineSet::default(),
             stripes: Stripes::NONE,
             size_bytes,
             sweep: None,
+            again: BTreeSet::new(),
             ages: None,
         }
     }
@@ -101,7 +122,8 @@ impl DirtyLines {
     /// A time before which none of the lines became dirty, to a tick. Each pass by age brings it
     /// forward, as soon as its lines are clean.
     pub(crate) fn since_ms(&self) -> Option<u64> {
-        self.ages.map(|ages| if self.owed_lines > 0 { ages.owed.min(ages.old) } else { ages.old })
+        let has_owed = self.owed_lines + self.taken_lines > 0;
+        self.ages.map(|ages| if has_owed { ages.owed.min(ages.old) } else { ages.old })
     }
 
     /// If lines are dirty and no time is known, sets `ms` as the time since when they are.
@@ -122,7 +144,7 @@ impl DirtyLines {
     }
 
     pub(crate) fn is_owed(&self, line: u64) -> bool {
-        self.owed_lines > 0 && self.chunk(line).owed & bit(line) != 0
+        self.owed_lines > 0 && self.chunk(line).owed() & bit(line) != 0
     }
 
     pub(crate) const fn owed_lines(&self) -> usize {
@@ -177,7 +199,8 @@ impl DirtyLines {
     pub(crate) fn remove(&mut self, line: u64) {
         let chunk = self.chunks.get_mut(&(line / CHUNK)).expect("only dirty lines are removed");
         assert!(chunk.dirty & bit(line) != 0, "line {line} is clean already");
-        self.owed_lines -= usize::from(chunk.owed & bit(line) != 0);
+        self.owed_lines -= usize::from(chunk.owed() & bit(line) != 0);
+        self.taken_lines -= usize::from(chunk.taken() & bit(line) != 0);
         let keep = !bit(line);
         *chunk = Chunk {
             dirty: chunk.dirty & keep,
@@ -195,17 +218,27 @@ impl DirtyLines {
         self.break_whole(line);
     }
 
-    /// Marks a line as in a destage.
-    pub(crate) fn mark_in_destage(&mut self, line: u64) {
+    /// Marks a line as in a destage. It is no longer owed; returns whether it was.
+    pub(crate) fn mark_in_destage(&mut self, line: u64) -> bool {
         let chunk = self.chunks.get_mut(&(line / CHUNK)).expect("only dirty lines are destaged");
         assert!(chunk.waiting() & bit(line) != 0, "line {line} is in a destage already");
+        let was_owed = chunk.owed & bit(line) != 0;
         chunk.in_destage |= bit(line);
+        self.owed_lines -= usize::from(was_owed);
+        self.taken_lines += usize::from(was_owed);
         self.break_whole(line);
+        was_owed
     }
 
-    /// Makes a line that is still dirty after a destage wait for the next one.
+    /// Makes a line that is still dirty after a destage wait for the next one, as old as it is.
     pub(crate) fn clear_in_destage(&mut self, line: u64) {
+        let oldest = self.since_ms();
         if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)) {
+            if chunk.taken() & bit(line) != 0 {
+                chunk.owed &= !bit(line);
+                self.taken_lines -= 1;
+                self.ages.iter_mut().zip(oldest).for_each(|(ages, oldest)| ages.old = oldest);
+            }
             chunk.in_destage &= !bit(line);
             self.update_whole(line);
         }
@@ -222,40 +255,47 @@ impl DirtyLines {
     pub(crate) fn make_young(&mut self, line: u64) {
         if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)) {
             chunk.old &= !bit(line);
+            self.taken_lines -= usize::from(chunk.taken() & bit(line) != 0);
+            chunk.owed &= !(chunk.taken() & bit(line));
         }
     }
 
-    /// Makes every line owed for which `is_lost` is false, and begins a sweep.
+    /// Makes every waiting line owed for which `is_lost` is false, and begins a sweep.
     pub(crate) fn owe_all(&mut self, is_lost: impl Fn(u64) -> bool) {
         let oldest = self.since_ms();
         self.owed_lines = 0;
+        let mut gives_up = false;
         for (&at, chunk) in &mut self.chunks {
-            let lost = lines_of(at, chunk.dirty).filter(|&line| is_lost(line));
-            chunk.owed = chunk.dirty & !lost.fold(0, |lost, line| lost | bit(line));
-            self.owed_lines += chunk.owed.count_ones() as usize;
+            let waiting = chunk.waiting();
+            let lost = lines_of(at, waiting).filter(|&line| is_lost(line));
+            let owed = waiting & !lost.fold(0, |lost, line| lost | bit(line));
+            gives_up |= chunk.owed() & !owed != 0;
+            chunk.owed = owed | chunk.taken();
+            self.owed_lines += owed.count_ones() as usize;
         }
         if let Some((ages, oldest)) = self.ages.as_mut().zip(oldest) {
             ages.owed = oldest;
-            if self.owed_lines < self.lines {
-                // Lost lines may have been owed until now.
+            if gives_up {
                 ages.old = oldest;
             }
         }
         self.begin_sweep();
     }
 
-    /// Makes old lines owed and all others old, and begins a sweep.
+    /// Makes old lines owed and all others old, and begins a sweep. Old lines in a destage only get
+    /// the mark.
     pub(crate) fn owe_old(&mut self, now_ms: u64) {
         self.ages = self.ages.zip(self.since_ms()).map(|(ages, owed)| Ages {
             owed,
             old: ages.young,
             young: now_ms,
         });
-        self.owed_lines = 0;
+        (self.owed_lines, self.taken_lines) = (0, 0);
         for chunk in self.chunks.values_mut() {
             chunk.owed |= chunk.old;
             chunk.old = chunk.dirty;
-            self.owed_lines += chunk.owed.count_ones() as usize;
+            self.owed_lines += chunk.owed().count_ones() as usize;
+            self.taken_lines += chunk.taken().count_ones() as usize;
         }
         self.begin_sweep();
     }
@@ -263,27 +303,59 @@ impl DirtyLines {
     /// Makes a line no longer owed. `has_failed` if the disk refused it.
     pub(crate) fn clear_owed(&mut self, line: u64, has_failed: bool) {
         let oldest = self.since_ms();
+        if !self.is_owed(line) {
+            return;
+        }
         if let Some((ages, oldest)) = self.ages.as_mut().zip(oldest).filter(|_| has_failed) {
             ages.old = oldest;
         }
-        if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)).filter(|_| self.owed_lines > 0) {
-            self.owed_lines -= usize::from(chunk.owed & bit(line) != 0);
+        if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)) {
+            self.owed_lines -= 1;
             chunk.owed &= !bit(line);
+        }
+    }
+
+    /// Makes a line owed if it waits, and gives it a turn. Returns whether it waits.
+    pub(crate) fn owe(&mut self, line: u64) -> bool {
+        let chunk = self.chunks.get_mut(&(line / CHUNK));
+        let Some(chunk) = chunk.filter(|chunk| chunk.waiting() & bit(line) != 0) else {
+            return false;
+        };
+        if self.owed_lines + self.taken_lines == 0 {
+            self.ages.iter_mut().for_each(|ages| ages.owed = ages.old);
+        }
+        self.owed_lines += usize::from(chunk.owed & bit(line) == 0);
+        chunk.owed |= bit(line);
+        self.again.insert(line);
+        true
+    }
+
+    /// Gives an owed line another turn, because it is not busy any more.
+    #[inline]
+    pub(crate) fn retry(&mut self, line: u64) {
+        if self.is_owed(line) {
+            self.again.insert(line);
         }
     }
 
     /// Begins a sweep over the owed lines, if there are any.
     pub(crate) fn begin_sweep(&mut self) {
+        self.again.clear();
         self.sweep = (self.owed_lines > 0).then(Sweep::default);
     }
 
     /// Whether a sweep is in progress.
-    pub(crate) const fn is_sweeping(&self) -> bool {
-        self.sweep.is_some()
+    pub(crate) fn is_sweeping(&self) -> bool {
+        self.sweep.is_some() || !self.again.is_empty()
     }
 
-    /// The next owed line that waits. Each has one turn per sweep.
+    /// The next owed line. Each has one turn per sweep, and one after [`DirtyLines::retry`].
     pub(crate) fn next_owed(&mut self) -> Option<u64> {
+        while let Some(line) = self.again.pop_first() {
+            if self.is_owed(line) {
+                return Some(line);
+            }
+        }
         let sweep = self.sweep?;
         if let Some(first) = self.whole.from(sweep.whole).find(|&first| self.owes_stripe(first)) {
             self.sweep = Some(Sweep { whole: first + 1, ..sweep });
@@ -305,7 +377,7 @@ impl DirtyLines {
     fn owed_from(&self, line: u64) -> Option<u64> {
         self.chunks.range(line / CHUNK..).find_map(|(&at, chunk)| {
             let from = if at == line / CHUNK { u16::MAX << (line % CHUNK) } else { u16::MAX };
-            lines_of(at, chunk.owed & chunk.waiting() & from).next()
+            lines_of(at, chunk.owed() & from).next()
         })
     }
 
@@ -369,15 +441,16 @@ impl DirtyLines {
 
     /// Panics if marks, counts and stripes are inconsistent.
     pub(crate) fn self_check(&self) {
-        let (mut lines, mut owed) = (0, 0);
+        let (mut lines, mut owed, mut taken) = (0, 0, 0);
         for (at, chunk) in &self.chunks {
             assert!(chunk.dirty != 0, "chunk {at} is empty");
             let marks = chunk.in_destage | chunk.old | chunk.owed;
             assert!(marks & !chunk.dirty == 0, "only dirty lines have marks: {chunk:?}");
             lines += chunk.dirty.count_ones() as usize;
-            owed += chunk.owed.count_ones() as usize;
+            owed += chunk.owed().count_ones() as usize;
+            taken += chunk.taken().count_ones() as usize;
         }
-        assert_eq!((lines, owed), (self.lines, self.owed_lines));
+        assert_eq!((lines, owed, taken), (self.lines, self.owed_lines, self.taken_lines));
         for first in self.whole.from(0) {
             let (start, count) = self.stripe_lines(first).expect("a whole stripe is a stripe");
             assert!(
@@ -441,8 +514,8 @@ mod tests {
                         dirty_at.remove(&line);
                     }
                     (2, Some([false, old, owed])) => {
-                        set.mark_in_destage(line);
-                        oracle.insert(line, [true, old, owed]);
+                        prop_assert_eq!(set.mark_in_destage(line), owed);
+                        oracle.insert(line, [true, old, false]);
                     }
                     (3, Some([_, old, owed])) => {
                         set.clear_in_destage(line);
@@ -450,12 +523,14 @@ mod tests {
                     }
                     (4, _) => {
                         set.owe_all(|at| at == line);
-                        oracle.iter_mut().for_each(|(&at, marks)| marks[2] = at != line);
+                        oracle
+                            .iter_mut()
+                            .for_each(|(&at, marks)| marks[2] = at != line && !marks[0]);
                     }
                     (5, _) => {
                         set.owe_old(now_ms);
                         for marks in oracle.values_mut() {
-                            *marks = [marks[0], true, marks[2] || marks[1]];
+                            *marks = [marks[0], true, marks[2] || marks[1] && !marks[0]];
                         }
                     }
                     (6, _) => {

@@ -20,6 +20,13 @@ const REST_EVERY: u32 = 16;
 /// Maximum shards: each has one bit in a word.
 const SHARDS_MAX: usize = 64;
 
+/// The most that may be in flight while clients read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub operations: u32,
+    pub lines: usize,
+}
+
 /// The next stop of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stop {
@@ -61,6 +68,9 @@ pub struct Elevator {
     pauses: AtomicU64,
     /// Reads of the disk started over all shards, which slow down the destages of all of them.
     reads: AtomicU64,
+    /// Throttled parts of all shards, and the lines that they need.
+    throttled: AtomicU32,
+    throttled_lines: AtomicUsize,
     by_shard: Box<[PublishedStop]>,
 }
 
@@ -84,6 +94,8 @@ impl Elevator {
             running: AtomicU64::new(0),
             pauses: AtomicU64::new(0),
             reads: AtomicU64::new(0),
+            throttled: AtomicU32::new(0),
+            throttled_lines: AtomicUsize::new(0),
             by_shard: (0..shards).map(|_| PublishedStop::default()).collect(),
         })
     }
@@ -91,6 +103,36 @@ impl Elevator {
     /// Counts a read of the disk that starts in any shard.
     pub(crate) fn count_read(&self) {
         self.reads.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a throttled part that needs `lines` lines.
+    pub(crate) fn count_throttled(&self, lines: usize) {
+        self.throttled.fetch_add(1, Relaxed);
+        self.throttled_lines.fetch_add(lines, Relaxed);
+    }
+
+    /// Counts a throttled part as admitted.
+    pub(crate) fn count_admitted(&self, lines: usize) {
+        self.throttled.fetch_sub(1, Relaxed);
+        self.throttled_lines.fetch_sub(lines, Relaxed);
+    }
+
+    /// What may be in flight near the dirty limit while clients read: as much as the throttled
+    /// writers would have in flight without a cache, and at least one operation over `lines_min`
+    /// lines. So a read waits no longer than without a cache, and the writers wait instead.
+    pub(crate) fn window(&self, lines_min: usize) -> Window {
+        Window {
+            operations: self.throttled.load(Relaxed).max(1),
+            lines: self.throttled_lines.load(Relaxed).max(lines_min),
+        }
+    }
+
+    /// The lines that the next operation may have in flight; zero if the window is full.
+    pub(crate) fn lines_left(&self, window: Window) -> usize {
+        if self.in_flight.load(Relaxed) >= window.operations {
+            return 0;
+        }
+        window.lines.saturating_sub(self.lines_in_flight.load(Relaxed))
     }
 
     /// Reads counted so far.
@@ -314,6 +356,22 @@ mod tests {
         assert!(elevator.may_add_lines(8));
         elevator.count_start(1);
         assert!(!elevator.may_add_lines(8));
+    }
+
+    #[test]
+    fn beside_reads_as_much_is_in_flight_as_the_throttled_writers_sent() {
+        let elevator = Elevator::new(2, 0);
+        let left = || elevator.lines_left(elevator.window(2));
+        assert_eq!(left(), 2, "one operation without throttled writers");
+        (0..3).for_each(|_| elevator.count_throttled(8));
+        assert_eq!(left(), 24);
+        elevator.count_start(20);
+        assert_eq!(left(), 4);
+        elevator.count_admitted(8);
+        assert_eq!(left(), 0);
+        elevator.count_end(20);
+        (0..2).for_each(|_| elevator.count_start(1));
+        assert_eq!(left(), 0, "two writers wait");
     }
 
     #[test]

@@ -34,10 +34,12 @@ mod token_bucket;
 use crate::index::Slots;
 use crate::index::key::LineKey;
 use crate::index::meta::LineTable;
+use crate::ops::OpLine;
 use crate::{Outbox, PartId, Slot};
 use dirty_lines::DirtyLines;
 use epochs::Epochs;
 use flush::Flushes;
+pub(crate) use flush::Serves;
 use forebay_types::{IoError, Mode, Stripes, VolumeId};
 use quota::Quota;
 use scheduler::{Inputs, Scheduler};
@@ -47,8 +49,6 @@ use std::collections::BTreeSet;
 #[derive(Debug)]
 pub(crate) struct Writeback {
     dirty: DirtyLines,
-    /// Incremented each time lines become owed. Shows which flushes a destage in flight satisfies.
-    demand: u32,
     flushes: Flushes,
     scheduler: Scheduler,
     /// Set if the volume is ordered.
@@ -65,7 +65,6 @@ impl Writeback {
     pub(crate) fn new(size_bytes: u64) -> Self {
         Self {
             dirty: DirtyLines::new(size_bytes),
-            demand: 1,
             flushes: Flushes::default(),
             scheduler: Scheduler::new(),
             epochs: None,
@@ -155,12 +154,13 @@ impl Writeback {
         }
     }
 
-    /// Records that a line was rewritten while its older data is being destaged. Returns the demand
-    /// that the older data still satisfies.
+    /// Records that a line was rewritten while its older data is being destaged: the newer data
+    /// waits for the next destage. Returns the last group of flushes that the older data satisfies.
     #[inline]
-    pub(crate) fn supersede(&mut self, line: u64) -> u32 {
+    pub(crate) fn supersede(&mut self, line: u64) -> u64 {
         self.dirty.make_young(line);
-        self.demand
+        self.dirty.clear_in_destage(line);
+        self.flushes.begun()
     }
 
     /// Makes flushes no longer wait for a line. For a planted bug only.
@@ -168,41 +168,57 @@ impl Writeback {
         self.dirty.clear_owed(line, false);
     }
 
-    pub(crate) fn record_attempt(&mut self, key: LineKey, slot: Slot, error: Option<IoError>) {
+    /// Records an attempt to destage a line, which fails the flushes that it was for. If they must
+    /// not fail yet, because the line `is_retried`, and for flushes that arrived after its start,
+    /// the line is owed again. An attempt with superseded data does not matter to later flushes.
+    pub(crate) fn record_attempt(
+        &mut self,
+        line: &OpLine,
+        serves: Serves,
+        error: Option<IoError>,
+        is_retried: bool,
+    ) {
         if let Some(epochs) = &mut self.epochs {
-            return epochs.record_attempt(slot, error);
+            return epochs.record_attempt(line.slot, error);
         }
-        if self.dirty.is_owed(key.line()) {
-            self.dirty.clear_owed(key.line(), error.is_some());
-            error.into_iter().for_each(|error| self.flushes.fail(error));
+        let Some(error) = error else { return };
+        let until = if line.superseded == 0 { u64::MAX } else { line.superseded };
+        let serves = serves.of_line(line);
+        let mut from = serves.first;
+        if !is_retried {
+            self.flushes.fail(serves.first..=serves.last.min(until), error);
+            from = from.max(serves.last + 1);
+        }
+        if self.flushes.has(from..=until) && self.dirty.owe(line.key.line()) {
+            self.flushes.owe_from(from);
         }
     }
 
-    /// Records an attempt to destage data that was superseded at `demand`. It does not count if
-    /// lines have become owed since: they are owed with their newer data.
-    pub(crate) fn record_superseded_attempt(
+    /// Records that nothing of a frozen slot can be destaged any more.
+    pub(crate) fn abandon_frozen(&mut self, slot: Slot) {
+        let epochs = self.epochs.as_mut().expect("only an ordered volume freezes slots");
+        epochs.record_attempt(slot, None);
+    }
+
+    /// Records that sectors of a dirty line were lost. `destage` is the destage of these sectors in
+    /// flight, if there is one. With `gives_up`, nothing waits for the line any longer: it has no
+    /// sector to destage, and no destage of it is in flight.
+    pub(crate) fn record_loss(
         &mut self,
         key: LineKey,
         slot: Slot,
-        demand: u32,
-        error: Option<IoError>,
+        destage: Option<Serves>,
+        gives_up: bool,
     ) {
-        if self.epochs.is_some() || demand == self.demand {
-            self.record_attempt(key, slot, error);
-        }
-    }
-
-    /// Records that sectors of a dirty line were lost. With `gives_up`, nothing waits for the line
-    /// any longer: it has no sector to destage, and no destage of it is in flight.
-    pub(crate) fn record_loss(&mut self, key: LineKey, slot: Slot, gives_up: bool) {
         if let Some(epochs) = &mut self.epochs {
             return epochs.record_loss(slot, gives_up);
         }
-        if self.dirty.is_owed(key.line()) {
-            self.flushes.fail(IoError::Io);
-            if gives_up {
-                self.dirty.clear_owed(key.line(), true);
-            }
+        let owed = self.dirty.is_owed(key.line()).then(|| self.flushes.owing());
+        for first in destage.map(|serves| serves.first).into_iter().chain(owed) {
+            self.flushes.fail(first..=u64::MAX, IoError::Io);
+        }
+        if gives_up {
+            self.dirty.clear_owed(key.line(), true);
         }
     }
 
@@ -213,10 +229,11 @@ impl Writeback {
 
     /// The scheduler's inputs.
     fn inputs(&self, mode: Mode, now_ms: u64) -> Inputs {
-        let is_waiting = self.flushes.is_running();
+        let is_waiting = self.flushes.is_owed();
         let flushing = self.flushes.is_urgent() || is_waiting && self.scheduler.is_log_short();
         let draining = mode != Mode::WriteBack;
-        Inputs { flushing, reclaiming: is_waiting && !flushing, draining, now_ms }
+        let flushes = self.flushes.len() as u32;
+        Inputs { flushing, reclaiming: is_waiting && !flushing, flushes, draining, now_ms }
     }
 
     /// Whether a part waits for destages.
@@ -240,9 +257,8 @@ impl Writeback {
         self.has_waiter() && self.scheduler.destaging() == 0
     }
 
-    /// Makes every line owed that has a destageable sector.
+    /// Makes every line owed that waits and has a destageable sector.
     fn owe_all<M: LineTable>(&mut self, volume: VolumeId, has_lost: bool, index: &Slots<M>) {
-        self.demand = self.demand.wrapping_add(1);
         self.dirty.owe_all(|line| {
             let found = has_lost.then(|| index.find(LineKey::new(volume, line))).flatten();
             found.is_some_and(|slot| index.get(slot).destageable() == 0)
@@ -270,7 +286,6 @@ impl Writeback {
             if inputs.draining {
                 self.owe_all(volume, has_lost, index);
             } else if may_age && self.scheduler.is_aging_due(inputs.now_ms) {
-                self.demand = self.demand.wrapping_add(1);
                 self.dirty.owe_old(inputs.now_ms);
                 return true;
             }
@@ -278,8 +293,9 @@ impl Writeback {
         false
     }
 
-    /// Answers the flushes whose lines have all been tried, and starts the next ones. With `error`,
-    /// which is set if sectors are lost, the next ones fail.
+    /// Answers the flushes whose lines have all been tried, and begins the next group if all lines
+    /// of the earlier ones are in flight. With `error`, which is set if sectors are lost, it fails.
+    /// Returns whether a group began.
     fn answer_flushes<M: LineTable>(
         &mut self,
         volume: VolumeId,
@@ -287,21 +303,25 @@ impl Writeback {
         has_lost: bool,
         index: &Slots<M>,
         out: &mut Outbox,
-    ) {
+    ) -> bool {
         if let Some(epochs) = &mut self.epochs {
-            return epochs.answer(out);
+            epochs.answer(out);
+            return false;
         }
-        loop {
-            let is_done = self.flushes.is_running() && self.dirty.owed_lines() == 0;
-            if is_done || self.flushes.has_failed_before_flush() {
-                self.flushes.answer(out);
-            }
-            if !self.flushes.start_next() {
-                return;
-            }
-            error.into_iter().for_each(|error| self.flushes.fail(error));
+        self.answer_settled(out);
+        let begins = self.flushes.begin_next(self.scheduler.destaging(), error);
+        if begins {
             self.owe_all(volume, has_lost, index);
+            self.answer_settled(out);
         }
+        begins
+    }
+
+    fn answer_settled(&mut self, out: &mut Outbox) {
+        if self.dirty.owed_lines() == 0 {
+            self.flushes.end_owing();
+        }
+        self.flushes.answer(out);
     }
 
     /// Adds a flush, or a checkpoint, which is not urgent.
@@ -328,7 +348,6 @@ impl Writeback {
             epochs.self_check(&self.dirty, index);
             assert!(!self.flushes.is_running(), "an ordered volume has no flushes");
         }
-        let owes = self.flushes.is_running() || !self.flushes.has_next();
-        assert!(owes, "flushes wait although none is running");
+        assert!(!self.flushes.may_begin(), "flushes wait although no flush has owed lines");
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! | input | sweep | elevator |
 //! | --- | --- | --- |
-//! | a flush, or draining | operations as configured, no rate limits | no effect |
+//! | a flush, or draining | operations as configured, one per flush, no rate limits | no effect |
 //! | the last destage failed | backs off, unless a flush runs | backs off |
 //! | clients read from the disk | waits for burst tokens | the same, unless writers are throttled |
 //! | the operator's rates | waits for tokens, unless urgent | waits for tokens |
@@ -16,12 +16,13 @@
 //! | the log is short of space | a checkpoint counts as a flush | no effect |
 //! | the backlog | - | more operations as the dirty limit nears |
 //! | throttled writers | - | all operations |
+//! | clients read near the dirty limit | - | what the throttled writers sent ([`Window`]) |
 //!
 //! An ordered volume uses neither of them, but *runs* (`epochs.rs`). They have operations as
 //! configured, and wait only for tokens of the operator's rates, unless a part waits for them or
 //! the mode keeps no dirty data.
 
-use super::elevator::{Elevator, Stop};
+use super::elevator::{Elevator, Stop, Window};
 use super::quota::Quota;
 use super::token_bucket::TokenBucket;
 use crate::PartId;
@@ -47,6 +48,8 @@ pub(crate) struct Inputs {
     pub flushing: bool,
     /// Only checkpoints wait for owed lines, and the log has space left.
     pub reclaiming: bool,
+    /// The number of flushes that wait.
+    pub flushes: u32,
     /// The mode keeps no dirty data.
     pub draining: bool,
     /// The current time, in milliseconds.
@@ -188,7 +191,9 @@ impl Scheduler {
     pub(crate) fn may_sweep(&self, inputs: Inputs, quota: &Quota) -> bool {
         if inputs.is_urgent() {
             let waits = !inputs.flushing && self.is_backing_off(inputs.now_ms);
-            return !waits && self.destaging < quota.config().destage_operations_max;
+            // Without a cache, each client that flushes would have a write of its own in flight.
+            let most = quota.config().destage_operations_max.max(inputs.flushes);
+            return !waits && self.destaging < most;
         }
         let operations_max = match inputs.reclaiming && self.is_log_filling() {
             // Otherwise the operations of an elevator that does not reach a checkpoint's lines,
@@ -225,6 +230,15 @@ impl Scheduler {
     /// Whether the elevator runs or should start.
     pub(crate) fn wants_elevator(&self, quota: &Quota) -> bool {
         self.is_throttling || quota.has_backlog() || self.elevator.is_running()
+    }
+
+    /// The limit of what is in flight while clients read, if the dirty limit is so near that the
+    /// rate is no limit. `lines_min` lines may always be in flight.
+    pub(crate) fn window(&self, quota: &Quota, lines_min: usize, now_ms: u64) -> Option<Window> {
+        let (left, all) = quota.distance(now_ms);
+        let is_near = self.is_throttling || left * 2 <= all;
+        (self.bucket.is_limited_by_reads() && self.is_reading() && is_near)
+            .then(|| self.elevator.window(lines_min))
     }
 
     /// The number of operations, over all shards, that this shard wants in flight.
@@ -268,6 +282,7 @@ impl Scheduler {
     /// Withdraws this shard from the elevator, before the volume is removed.
     pub(crate) fn leave_elevator(&self) {
         self.elevator.publish(self.shard, None::<Stop>);
+        self.throttled.iter().for_each(|&(_, lines)| self.elevator.count_admitted(lines));
         self.elevator.unpause(self.shard);
     }
 
@@ -347,6 +362,7 @@ impl Scheduler {
             self.throttled_since_ms = now_ms;
         }
         self.throttled.push_back((part, lines));
+        self.elevator.count_throttled(lines);
     }
 
     pub(crate) fn throttled(&self) -> usize {
@@ -381,6 +397,7 @@ impl Scheduler {
             }
             free = free.saturating_sub(lines);
             self.throttled.pop_front();
+            self.elevator.count_admitted(lines);
             Some(part)
         })
     }

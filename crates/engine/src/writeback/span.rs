@@ -60,6 +60,8 @@ pub(crate) struct Planner<'a, M> {
     index: &'a Slots<M>,
     ops: &'a Ops,
     integrity: &'a Integrity,
+    /// Limit of the lines of a span, except that a whole stripe is not divided.
+    lines_max: u64,
     /// Omits the seals. For a planted bug only.
     unverified: bool,
 }
@@ -72,7 +74,13 @@ impl<'a, M: LineTable> Planner<'a, M> {
         integrity: &'a Integrity,
         unverified: bool,
     ) -> Self {
-        Self { volume, index, ops, integrity, unverified }
+        let lines_max = LINES_PER_REGION;
+        Self { volume, index, ops, integrity, lines_max, unverified }
+    }
+
+    /// With a limit of the lines of a span; at least one.
+    pub(crate) const fn limited(self, lines_max: u64) -> Self {
+        Self { lines_max, ..self }
     }
 
     fn stripes(&self) -> Stripes {
@@ -162,7 +170,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
         let (mut first, width) = self.whole_stripe(key)?;
         let stripes = self.stripes();
         let region = stripes.region_at(key.offset());
-        let max = (LINES_PER_REGION / width).max(1);
+        let max = (self.lines_max.min(LINES_PER_REGION) / width).max(1);
         let mut count = 1;
         while count < max
             && (first.plus(count * width).offset()) < region.end()
@@ -242,7 +250,8 @@ impl<'a, M: LineTable> Planner<'a, M> {
         let stripes = self.stripes();
         let offset = key.offset();
         let around = stripes.stripe_at(offset).unwrap_or_else(|| stripes.region_at(offset));
-        let before = ((offset - around.offset) / LINE_BYTES).min(LINES_PER_REGION / 2);
-        (before, ((around.end() - offset) / LINE_BYTES).min(LINES_PER_REGION - before))
+        let most = self.lines_max.clamp(1, LINES_PER_REGION);
+        let before = ((offset - around.offset) / LINE_BYTES).min(most / 2);
+        (before, ((around.end() - offset) / LINE_BYTES).min(most - before))
     }
 }

@@ -106,6 +106,11 @@ impl TokenBucket {
         self.last_distance = None;
     }
 
+    /// Whether reads limit the rate.
+    pub(crate) const fn is_limited_by_reads(&self) -> bool {
+        self.pace.beside_reads_milli < u64::MAX
+    }
+
     /// Maximum operations of this shard in flight that are not urgent: those of one burst while the
     /// rate of bursts is limited.
     pub(crate) const fn operations_max(&self, beside_reads: bool) -> u32 {

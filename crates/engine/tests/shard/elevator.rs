@@ -300,3 +300,30 @@ fn the_age_of_dirty_data_is_bounded_while_a_volume_is_written_steadily() {
     let mean_ms = counters.dirty_line_ms / counters.cleaned_lines;
     assert!((age_ms..2 * age_ms).contains(&mean_ms), "{mean_ms}");
 }
+
+/// While clients read, the disk gets no more at the dirty limit than the throttled writers would
+/// have in flight without a cache: a read must not wait for a megabyte of destages.
+#[test]
+fn destages_at_the_dirty_limit_take_the_place_of_the_writes_that_wait() {
+    let config = ShardConfig {
+        dirty_lines_max: 96,
+        dirty_lines_background: 48,
+        ..ShardConfig::for_slots(256)
+    };
+    let mut rig = Rig::with(256, 1024, Mode::WriteBack, config);
+    rig.shard.volume_mut(VOLUME).set_gather_below(16 * LINE);
+    assert_eq!(rig.write(1, 0, 96 * LINE, 1), WriteOutcome::Done);
+    rig.shard.volume_mut(VOLUME).set_reading(true);
+    let in_flight = |rig: &Rig| rig.ios.iter().map(|io| io.range.len / LINE).sum::<u64>();
+    assert_eq!(rig.write(2, 512 * LINE, 4 * LINE, 2), WriteOutcome::Waiting);
+    assert_eq!(in_flight(&rig), 2, "an eighth of the threshold of gathering");
+    assert_eq!(rig.write(3, 516 * LINE, 4 * LINE, 3), WriteOutcome::Waiting);
+    rig.now_ms = 50;
+    rig.shard.volume_mut(VOLUME).set_reading(true);
+    rig.tick(50);
+    assert_eq!((in_flight(&rig), rig.ios.len()), (6, 2), "both writers have one in flight");
+    rig.now_ms = 100;
+    rig.shard.volume_mut(VOLUME).set_reading(false);
+    rig.tick(100);
+    assert!(in_flight(&rig) > 32, "without reads, the disk gets all it can take");
+}

@@ -85,6 +85,66 @@ fn a_write_during_destage_moves_the_line_and_stays_dirty() {
     assert_eq!(rig.shard.pins(), 0);
 }
 
+/// Each of several clients that write and flush has its own destage in flight, as it would have its
+/// own write in flight without a cache.
+#[test]
+fn a_flush_starts_its_own_destages_beside_those_in_flight() {
+    let mut rig = Rig::new(128, 96, Mode::WriteBack);
+    for id in 0..40 {
+        rig.write(100 + id, 2 * id * LINE, LINE, id);
+        assert_eq!(rig.flush(id), None);
+        assert_eq!(rig.ios.len(), id as usize + 1, "the line of flush {id} is not in flight");
+    }
+    // A flush also waits for what was acknowledged before it, and for nothing later.
+    rig.complete(1, Ok(()));
+    assert_eq!(rig.take_outcome(1), None);
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(0), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.take_outcome(1), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.take_outcome(2), None);
+    rig.complete_all();
+    assert!((2..40).all(|id| rig.take_outcome(id) == Some(Outcome::Done(Ok(())))));
+}
+
+/// A line that was rewritten during its destage is destaged again when that ends, although others
+/// are in flight.
+#[test]
+fn a_flush_of_a_rewritten_line_waits_for_one_destage_only() {
+    let mut rig = Rig::new(16, 12, Mode::WriteBack);
+    rig.write(1, 0, LINE, 1);
+    assert_eq!(rig.flush(2), None);
+    rig.write(3, 4 * LINE, LINE, 2);
+    assert_eq!(rig.flush(4), None);
+    rig.write(5, 0, LINE, 3);
+    assert_eq!(rig.flush(6), None);
+    assert_eq!(rig.ios.len(), 2);
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.ios.len(), 2, "the line is destaged again");
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(6), Some(Outcome::Done(Ok(()))));
+    assert_eq!((rig.disk[0], rig.disk[32]), (3, 2));
+}
+
+/// Flushes that come while the lines of another one wait for their destage form one group.
+#[test]
+fn flushes_behind_waiting_lines_form_one_group() {
+    let config = ShardConfig { destage_operations_max: 1, ..ShardConfig::for_slots(32) };
+    let mut rig = Rig::with(32, 256, Mode::WriteBack, config);
+    (0..4).for_each(|line| assert_eq!(rig.write(90, 2 * line * LINE, LINE, 1), WriteOutcome::Done));
+    assert_eq!((rig.flush(1), rig.flush(2)), (None, None));
+    assert_eq!(rig.ios.len(), 2, "one destage for each flush");
+    rig.write(91, 20 * LINE, LINE, 1);
+    assert_eq!(rig.flush(3), None);
+    (0..3).for_each(|_| rig.complete(0, Ok(())));
+    assert_eq!((rig.take_outcome(1), rig.take_outcome(2)), (None, None));
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(1), Some(Outcome::Done(Ok(()))));
+    assert_eq!((rig.take_outcome(2), rig.take_outcome(3)), (None, None));
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Ok(()))));
+}
+
 /// Flushes that come while another one is running form one group, which gets its own result.
 #[test]
 fn flushes_during_another_one_cover_the_writes_before_them() {
@@ -548,8 +608,11 @@ fn the_dirty_limit_counts_as_far_away_without_recent_writers() {
         for line in 0..47 {
             assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
         }
-        rig.tick(5_000 + pause_ms);
-        rig.complete_all();
+        for now_ms in (5_000 + pause_ms..5_400 + pause_ms).step_by(50) {
+            rig.now_ms = now_ms;
+            rig.tick(now_ms);
+            rig.complete_all();
+        }
         rig.shard.volume(VOLUME).dirty_lines()
     };
     assert!(left_after(50) <= 32, "{} at once", left_after(50));

@@ -96,7 +96,8 @@ pub(crate) struct CacheHost {
     /// The needs since a caller last took them.
     pub needs: Needs,
     zeroes: Rc<[u8]>,
-    /// `None` if a UPS protects dirty data.
+    protection: Protection,
+    /// The journal, if one protects dirty data.
     log: Option<HostLog>,
 }
 
@@ -140,16 +141,23 @@ impl CacheHost {
             preloaded: Vec::new(),
             needs: Needs::new(slots * shards as usize),
             zeroes: Rc::default(),
+            protection: Protection::Power,
             log: None,
+        }
+    }
+
+    /// Changes what preserves dirty data.
+    pub(crate) fn set_protection(&mut self, protection: Protection) {
+        self.protection = protection;
+        for shard in &mut self.shards {
+            shard.volume_mut(VOLUME).set_protection(protection);
         }
     }
 
     /// Makes a journal of `bytes` protect dirty data, instead of a UPS.
     pub(crate) fn attach_journal(&mut self, bytes: u64, volume_bytes: u64, of: Checkpoints) {
         self.log = Some(HostLog::new(bytes, volume_bytes, of));
-        for shard in &mut self.shards {
-            shard.volume_mut(VOLUME).set_protection(Protection::Journal);
-        }
+        self.set_protection(Protection::Journal);
     }
 
     pub(crate) const fn log_mut(&mut self) -> Option<&mut HostLog> {
@@ -329,7 +337,7 @@ impl Host for CacheHost {
     }
 
     fn protection(&mut self, _volume: VolumeId) -> Protection {
-        self.log.as_ref().map_or(Protection::Power, |_| Protection::Journal)
+        self.protection
     }
 
     fn admit(&mut self, part: &Part, _fua: bool) -> Admission {

@@ -3,8 +3,9 @@
 //! The cache is the shipped one: a dispatcher over shards with the runtime's settings. The machine
 //! takes the place of a worker of the runtime, behind [`Host`](forebay_volume::Host), and behaves
 //! like one: it coalesces the I/Os of a turn, ticks shards with dirty lines, limits writeback
-//! beside reads, and receives long payloads into the pool. A UPS protects dirty data, like the
-//! battery of an array, so a flush does not wait for the disk; or a journal, which takes no time.
+//! beside reads, and receives long payloads into the pool. Unless an experiment turns it off, a UPS
+//! protects dirty data, like the battery of an array, so a flush does not wait for the disk; or a
+//! journal, which takes no time.
 //!
 //! Only time is modelled: nothing fails, and data is not stored. The cost of processor and memory
 //! is in the link's constants. There is no patrol and no parity, and one worker.
@@ -17,7 +18,7 @@ use crate::harness::queue::Queue;
 #[cfg(test)]
 use crate::harness::shard::LabShard;
 use forebay_backend::{IoKind, OpenError};
-use forebay_engine::IoVerb;
+use forebay_engine::{IoVerb, Protection};
 use forebay_policy::{Limits, Needs};
 use forebay_types::{ByteRange, DiskGeometry, Granule, Mode, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
@@ -59,6 +60,9 @@ pub(crate) enum Step {
     Think(u64),
     Read(ByteRange),
     Write(ByteRange),
+    /// A write that is answered when it is on stable storage.
+    WriteStable(ByteRange),
+    Flush,
     Leave,
 }
 
@@ -74,8 +78,8 @@ enum Event {
     Client(u32),
     /// The client has received its answer.
     Answer(u32),
-    /// A request arrives: client, whether it is a write, and range.
-    Request(u32, bool, ByteRange),
+    /// A request arrives.
+    Request(u32, RequestKind, ByteRange),
     /// The shards are ticked.
     Tick,
     /// The preload is polled, unless a later poll was scheduled since.
@@ -231,7 +235,7 @@ impl Machine {
                     }
                     self.step(client, clients.next(client, now_ns));
                 }
-                Event::Request(client, is_write, range) => self.request(client, is_write, range),
+                Event::Request(client, kind, range) => self.request(client, kind, range),
                 Event::Tick => tick(self),
                 Event::Preload(number) => {
                     let is_read =
@@ -278,7 +282,7 @@ impl Machine {
     }
 
     fn step(&mut self, client: u32, step: Step) {
-        let (is_write, range) = match step {
+        let (kind, range) = match step {
             Step::Think(think_ns) => {
                 return self.events.push(self.now_ns + think_ns, Event::Client(client));
             }
@@ -286,8 +290,10 @@ impl Machine {
                 self.client_count -= 1;
                 return;
             }
-            Step::Read(range) => (false, range),
-            Step::Write(range) => (true, range),
+            Step::Read(range) => (RequestKind::Read, range),
+            Step::Write(range) => (RequestKind::Write { fua: false }, range),
+            Step::WriteStable(range) => (RequestKind::Write { fua: true }, range),
+            Step::Flush => (RequestKind::Flush, ByteRange::new(0, 0)),
         };
         assert!(range.fits(self.disk.size_bytes()), "{range} is beyond the disk");
         self.waited_at_ns = self.now_ns;
@@ -295,18 +301,22 @@ impl Machine {
             self.waiting_from_ns = self.now_ns;
         }
         self.waiting_count += 1;
+        let is_write = matches!(kind, RequestKind::Write { .. });
         let payload_ns = if is_write { self.link.bytes_ns(range.len) } else { 0 };
         let at_ns = self.now_ns + self.link.request_ns + payload_ns;
-        self.events.push(at_ns, Event::Request(client, is_write, range));
+        self.events.push(at_ns, Event::Request(client, kind, range));
     }
 
-    fn request(&mut self, client: u32, is_write: bool, range: ByteRange) {
+    fn request(&mut self, client: u32, kind: RequestKind, range: ByteRange) {
+        let (io_kind, is_write) = match kind {
+            RequestKind::Write { fua } => (IoKind::Write { fua }, true),
+            RequestKind::Flush => (IoKind::Flush, false),
+            _ => (IoKind::Read, false),
+        };
         let requester = Requester { client, bytes: if is_write { 0 } else { range.len } };
         let Some((dispatcher, host)) = &mut self.cache else {
-            let kind = if is_write { IoKind::Write { fua: false } } else { IoKind::Read };
-            return self.disk.start(self.now_ns, kind, range, Purpose::Client(requester));
+            return self.disk.start(self.now_ns, io_kind, range, Purpose::Client(requester));
         };
-        let kind = if is_write { RequestKind::Write { fua: false } } else { RequestKind::Read };
         let request = Request { volume: VOLUME, kind, range };
         let staged = match is_write && range.len >= DIRECT_BYTES_MIN {
             true => dispatcher.stage(host, VOLUME, range),
@@ -324,6 +334,13 @@ impl Machine {
     fn answer(&mut self, requester: Requester) {
         let at_ns = self.now_ns + self.link.bytes_ns(requester.bytes);
         self.events.push(at_ns, Event::Answer(requester.client));
+    }
+}
+
+/// Changes what preserves dirty data; initially a UPS.
+pub(crate) fn set_protection(machine: &mut Machine, protection: Protection) {
+    if let Some((_, host)) = &mut machine.cache {
+        host.set_protection(protection);
     }
 }
 

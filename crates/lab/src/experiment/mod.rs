@@ -18,6 +18,7 @@ mod journal;
 mod logon;
 pub(crate) mod machine;
 mod mail_server;
+mod no_cache;
 mod oltp;
 mod overrun;
 mod plot;
@@ -62,6 +63,8 @@ named! {
         Checkpoints = "checkpoints",
         /// Writers that are faster than the disk.
         Overrun = "overrun",
+        /// Loads on which a cache must not be slower than none.
+        NoCache = "no-cache",
         /// A disk that slows down, stops, or loses a drive.
         DiskTrouble = "disk-trouble",
         /// Daily and weekly jobs, learned and preloaded.
@@ -87,6 +90,7 @@ impl Experiment {
             Self::ReadLatency => "latency of reads while 4 GiB are written back",
             Self::Checkpoints => "latency of reads beside steady writes, with a journal",
             Self::Overrun => "rates of writers that are faster than the disk, for ten minutes",
+            Self::NoCache => "durable writes, and reads beside writers, to compare with no cache",
             Self::DiskTrouble => "a disk that slows down, stops for a minute or loses a drive",
             Self::TimeOfDay => "hits of daily and weekly jobs, once their times are learned",
         }
@@ -108,6 +112,7 @@ impl Experiment {
             Self::ReadLatency => read_latency::run(&read_latency::Plan::FULL, seed),
             Self::Checkpoints => checkpoints::run(&checkpoints::Plan::FULL, seed),
             Self::Overrun => overrun::run(&overrun::Plan::FULL, seed),
+            Self::NoCache => no_cache::run(&no_cache::Plan::FULL, seed),
             Self::DiskTrouble => trouble::run(&trouble::Plan::FULL, seed),
             Self::TimeOfDay => time_of_day::run(&time_of_day::Plan::FULL, seed),
         }

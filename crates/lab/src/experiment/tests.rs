@@ -536,6 +536,65 @@ fn learned_jobs_find_their_data_in_the_pool_and_others_lose_little() {
     assert!(lost_in_vain.iter().all(|lost| *lost < 0.01), "others lose {lost_in_vain:.4?}");
 }
 
+/// The ratios of one role on one disk to a way without a cache, except for durable writes under
+/// a UPS, which do not wait for the disk.
+fn ratios(rows: &[no_cache::Row], role: &str, than: &str, way: &str) -> Vec<(String, f64, f64)> {
+    let of = |way: &str| {
+        rows.iter().filter(|row| row.role == role && row.way == way).cloned().collect::<Vec<_>>()
+    };
+    let pairs = of(than).into_iter().zip(of(way));
+    pairs
+        .map(|(than, row)| {
+            let rate = row.service.rate / than.service.rate;
+            let what = format!("{}: {}: {:?} {:?}", row.disk, row.load, than.service, row.service);
+            (what, rate, than.service.p99 / row.service.p99)
+        })
+        .collect()
+}
+
+#[test]
+fn durable_writes_are_not_slower_than_without_a_cache() {
+    let plan = no_cache::Plan { pool_bytes: 32 * MIB, seconds: 4, warm_up_seconds: 2 };
+    let is_selected = |disk: &str, load: &str| {
+        disk == "5 ms" && ["16 commit", "16 FUA", "16 commit, 4 read"].contains(&load)
+    };
+    let rows = no_cache::rows(&plan, 1, is_selected).unwrap();
+    for role in ["Commit", "Stable", "Read"] {
+        for way in ["bypass", "write-through", "write-back", "write-back, UPS"] {
+            let all = ratios(&rows, role, "bare", way);
+            assert!(!all.is_empty());
+            for (what, rate, _) in all {
+                println!("{way}: {what}: {rate:.3}");
+                assert!(rate >= 0.95, "{way}: {what}: {rate}");
+            }
+        }
+    }
+}
+
+#[test]
+fn reads_beside_writers_that_outpace_the_disk_are_served_as_without_a_cache() {
+    let plan = no_cache::Plan { pool_bytes: 32 * MIB, seconds: 30, warm_up_seconds: 10 };
+    let is_selected = |disk: &str, load: &str| {
+        ["hard disk", "link of 8 MiB/s"].contains(&disk) && load == "4 write in order, 4 read"
+    };
+    let rows = no_cache::rows(&plan, 1, is_selected).unwrap();
+    for role in ["Read", "WriteInOrder"] {
+        for (what, rate, p99) in ratios(&rows, role, "bypass", "write-back") {
+            println!("{role}: {what}: {rate:.3} {p99:.3}");
+        }
+    }
+    for (what, rate, p99) in ratios(&rows, "Read", "bypass", "write-back") {
+        assert!(rate >= 0.7 && p99 >= 0.7, "{what}: {rate} {p99}");
+    }
+    // In bypass, the modelled hard disk serves these writers alone until a read has waited for a
+    // second.
+    let mib = |row: &no_cache::Row| row.service.rate / 32.0;
+    let written = rows.iter().filter(|row| row.role == "WriteInOrder" && row.way == "write-back");
+    for row in written {
+        assert!(mib(row) > 6.0, "{}: {} MiB/s", row.disk, mib(row));
+    }
+}
+
 /// A client that reads one mebibyte at a time waits for the last byte of each anyway.
 #[test]
 fn long_reads_in_order_are_not_divided() {

@@ -358,7 +358,7 @@ mod tests {
                     assert!(range.fits(64 * MIB) && range.offset % (2 * MIB) >= MIB, "{range}");
                     own.push(range.offset / (2 * MIB));
                 }
-                Step::Think(_) | Step::Leave => unreachable!("users do not leave"),
+                other => unreachable!("users read and write, and do not {other:?}"),
             }
         }
         assert!(shared > 200 && own.len() > 200 && log.len() > 200);
