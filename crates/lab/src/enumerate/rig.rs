@@ -20,6 +20,8 @@ use std::collections::VecDeque;
 /// The number of ways in which I/Os in flight end when the machine dies: not done, done, every
 /// other sector done.
 const VARIANTS: usize = 3;
+/// The number of ticks after which a request that waits is never answered.
+const TICKS_MAX: usize = 200;
 /// The number of steps within which all requests must be answered.
 const STEPS_MAX: usize = 10_000;
 /// Attempts to restore one piece, as in the runtime.
@@ -131,10 +133,26 @@ impl Rig {
             Phase::Down => {}
         }
         self.deliver_answers();
-        let stuck = self.choices() == 0 && self.phase == Phase::Serving;
-        if stuck && self.machine.waiting() > 0 {
-            self.machine.violate("a request is never answered".into());
+        if self.is_stuck() {
+            self.wait_for_ticks();
         }
+    }
+
+    /// Whether requests wait although nothing is in flight and no operation follows.
+    fn is_stuck(&self) -> bool {
+        self.choices() == 0 && self.phase == Phase::Serving && self.machine.waiting() > 0
+    }
+
+    /// Lets time pass: a checkpoint that is not urgent goes on at ticks.
+    fn wait_for_ticks(&mut self) {
+        for _ in 0..TICKS_MAX {
+            self.tick();
+            self.deliver_answers();
+            if !self.is_stuck() {
+                return;
+            }
+        }
+        self.machine.violate("a request is never answered".into());
     }
 
     /// Whether a start was refused or abandoned.
