@@ -134,7 +134,7 @@ fn an_invalid_command_line_exits_with_2_and_a_remedy() {
         (&["serve", "--ups", "@x"], "forebay: UPS \"@x\" needs a name of letters, digits"),
         (&["serve", "--ups", "a", "--ups", "a@b"], "forebay: ups: two UPSes are called 'a'"),
         (&["serve", "--ups-threshold", "79"], "forebay: ups: there are settings, but no UPS"),
-        (&["volume", "set", "d", "mode"], "forebay: 'mode' is not KEY=VALUE: write it like mode="),
+        (&["volume", "set", "d", "mode"], "forebay: 'mode' is not KEY=VALUE: write mode=write-"),
         (&["volume", "set", "d"], "required arguments were not provided"),
     ] {
         let ran = run_alone(arguments);
