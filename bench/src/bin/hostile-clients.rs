@@ -259,13 +259,13 @@ fn end(
     let mut removal = None;
     if plan.end == End::Removal {
         let begin = Instant::now();
-        server.command(&["volume", "remove", "disk"])?;
+        server.command(&["volume", "remove", "disk", "--force"])?;
         removal = Some(begin.elapsed());
         ensure!(begin.elapsed() < limit, "the removal took {:?}", begin.elapsed());
     }
     let begin = Instant::now();
     if plan.end == End::Quiet {
-        server.command(&["stop"])?;
+        server.command(&["stop", "--force"])?;
     } else {
         server.terminate()?;
     }
