@@ -214,8 +214,8 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
         let WorkerHost { shared, clients, worker, .. } = &mut *self.host;
         let Some(client) = clients.get_mut(query.client) else { return false };
         let Some(volume) = client.volume.clone() else { return false };
-        // The backend does not know of dirty data. What is dirty now is on the disk, or still
-        // dirty, when the backend is queried.
+        // The backend does not report dirty data. A range that is dirty now has either been
+        // destaged or is still dirty when the backend is queried.
         let mut dirty = DirtyRanges::default();
         dirty.add(&shared.shards, volume.id, query.range);
         client.requests += 1;

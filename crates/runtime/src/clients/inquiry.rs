@@ -32,7 +32,7 @@ pub(super) struct PendingQuery {
     inbox: Arc<Inbox>,
     query: ExtentQuery,
     extents: Vec<Extent>,
-    /// What was dirty when the query arrived.
+    /// The dirty ranges at the arrival of the query.
     dirty: DirtyRanges,
 }
 
@@ -58,7 +58,7 @@ impl Drop for PendingQuery {
 #[derive(Debug)]
 pub(crate) struct DirtyRanges {
     ranges: Vec<ByteRange>,
-    /// From here on, it is unknown what is dirty.
+    /// The end of the known part: no dirty ranges are known beyond this offset.
     end: u64,
 }
 
@@ -69,7 +69,8 @@ impl Default for DirtyRanges {
 }
 
 impl DirtyRanges {
-    /// Adds what is dirty now. All shards must have the volume, as they do while it has clients.
+    /// Adds the ranges that are dirty now. Requires that all shards know the volume, which is the
+    /// case while it has clients.
     pub(super) fn add(&mut self, shards: &Shards, id: VolumeId, range: ByteRange) {
         for shard in shards.each() {
             let mut lines = dirty_lines_in(&shard, id, range, LINES_MAX + 1);
