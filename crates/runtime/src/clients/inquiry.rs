@@ -83,8 +83,8 @@ impl DirtyRanges {
         }
     }
 
-    /// The extents of `range` with the dirty parts as data. They end early where it is unknown what
-    /// is dirty; the client asks again for the rest.
+    /// The extents of `range` with the dirty parts as data. They end before the first
+    /// offset whose dirty ranges are unknown; the client asks again for the rest.
     pub(super) fn overlay(mut self, range: ByteRange, extents: &[Extent]) -> Vec<Extent> {
         self.ranges.sort_unstable_by_key(|range| range.offset);
         let mut ranges = self.ranges.into_iter().peekable();
