@@ -1,9 +1,10 @@
 //! The client for programs without an async runtime, such as the command line.
 
 use crate::{
-    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, Client, ClientError, DrillReport,
-    History, Memory, PinRequest, Progress, ServerSettings, SlowRequests, Statistics,
-    StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeSettings, VolumeStatus,
+    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, Client, ClientError, DiscardRequest,
+    Discarded, DrillReport, History, Memory, PinRequest, Progress, ServerSettings, SlowRequests,
+    Statistics, StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeSettings,
+    VolumeStatus,
 };
 use std::{io, path::PathBuf};
 use tokio::runtime::{Builder, Runtime};
@@ -80,6 +81,11 @@ impl BlockingClient {
         progress: impl FnMut(Progress) + Send,
     ) -> Result<()> {
         self.runtime.block_on(self.client.remove_volume(name, force, progress))
+    }
+
+    /// See [`Client::discard_volume`].
+    pub fn discard_volume(&self, name: &str, request: &DiscardRequest) -> Result<Discarded> {
+        self.runtime.block_on(self.client.discard_volume(name, request))
     }
 
     /// See [`Client::flush_volume`].

@@ -4,9 +4,9 @@
 //! socket's path, so it also reaches a restarted server.
 
 use crate::{
-    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorBody, Event, History,
-    Memory, PinRequest, Problem, Progress, ServerSettings, SlowRequests, Statistics,
-    StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeList, VolumeSettings,
+    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DiscardRequest, Discarded, DrillReport,
+    ErrorBody, Event, History, Memory, PinRequest, Problem, Progress, ServerSettings, SlowRequests,
+    Statistics, StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeList, VolumeSettings,
     VolumeStatus, paths,
 };
 use forebay_types::{Action, Blame, Fault, Remedy};
@@ -203,6 +203,12 @@ impl Client {
     ) -> Result<()> {
         let path = paths::with_force(&paths::volume(name), force);
         self.operate(Method::DELETE, &path, progress).await
+    }
+
+    /// Removes a volume whose disk does not take its data, and gives up what the disk lacks.
+    pub async fn discard_volume(&self, name: &str, request: &DiscardRequest) -> Result<Discarded> {
+        let path = paths::volume_discard(name);
+        self.request_within(DRILL_TIME_MAX, Method::POST, &path, Some(request)).await
     }
 
     /// Flushes a volume: destages all dirty data and flushes its disk.

@@ -3,9 +3,9 @@
 #![expect(dead_code, reason = "only the attributes of the functions are used")]
 
 use crate::{
-    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorBody, Event, History,
-    Memory, PinRequest, ServerSettings, SlowRequests, Statistics, StatisticsOfVolume, Status,
-    TraceRequest, VolumeList, VolumeSettings, VolumeStatus, paths,
+    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DiscardRequest, Discarded, DrillReport,
+    ErrorBody, Event, History, Memory, PinRequest, ServerSettings, SlowRequests, Statistics,
+    StatisticsOfVolume, Status, TraceRequest, VolumeList, VolumeSettings, VolumeStatus, paths,
 };
 use utoipa::{OpenApi, openapi};
 
@@ -45,6 +45,7 @@ pub fn openapi() -> openapi::OpenApi {
         remove_volume,
         flush_volume,
         save_volume,
+        discard_volume,
         trust_volume,
         calibrate_volume,
         pin_volume,
@@ -321,6 +322,18 @@ fn flush_volume() {}
     ))]
 fn save_volume() {}
 
+/// Removes a volume whose disk does not take its data, and gives up what the disk lacks
+///
+/// Tries to remove it without a loss first. Refused while clients are connected to it, unless
+/// `force` is true. Nothing is given up if the file cannot be written.
+#[utoipa::path(post, path = paths::VOLUME_DISCARD, tag = "volumes", request_body = DiscardRequest,
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "What was given up", body = Discarded),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn discard_volume() {}
+
 /// Trusts a volume's disk again after it failed a flush, and flushes it
 ///
 /// Until then FLUSH and FUA fail: after a failed flush the kernel may have dropped data, and a
@@ -422,6 +435,7 @@ mod tests {
                 "post /v1/upgrade",
                 "post /v1/volumes",
                 "post /v1/volumes/{name}/calibrate",
+                "post /v1/volumes/{name}/discard",
                 "post /v1/volumes/{name}/flush",
                 "post /v1/volumes/{name}/pin",
                 "post /v1/volumes/{name}/save",

@@ -61,7 +61,10 @@ pub use learn::{ForecastScore, ForecastStatus, LearnState, LearnStatus};
 pub use patrol::{Damage, PatrolStatus};
 pub use pins::{PinState, PinStatus};
 pub use power::{PowerStatus, UpsStatus};
-pub use request::{AddVolume, Done, Event, PinRequest, Progress, Running, ServerSettings};
+pub use request::{
+    AddVolume, DiscardRequest, Discarded, Done, Event, PinRequest, Progress, Running,
+    ServerSettings,
+};
 pub use saved::SavedStatus;
 pub use settings::VolumeSettings;
 pub use slow::{SlowRequest, SlowRequests, SlowWait, WaitingRequest};

@@ -26,6 +26,8 @@ pub const VOLUME_SLOW: &str = "/v1/volumes/{name}/slow";
 pub const VOLUME_FLUSH: &str = "/v1/volumes/{name}/flush";
 /// `POST`: save a volume in memory to its image.
 pub const VOLUME_SAVE: &str = "/v1/volumes/{name}/save";
+/// `POST`: give up what a volume's disk does not take, and remove the volume.
+pub const VOLUME_DISCARD: &str = "/v1/volumes/{name}/discard";
 /// `POST`: trust a disk again after it failed a flush.
 pub const VOLUME_TRUST: &str = "/v1/volumes/{name}/trust";
 /// `POST`: measure a volume's disk.
@@ -98,6 +100,11 @@ pub fn volume_save(name: &str) -> String {
 /// The path to trust the disk of the volume `name` again.
 pub fn volume_trust(name: &str) -> String {
     format!("{}/trust", volume(name))
+}
+
+/// The path to give up what the disk of the volume `name` does not take.
+pub fn volume_discard(name: &str) -> String {
+    format!("{}/discard", volume(name))
 }
 
 /// The path to measure the disk of the volume `name`.

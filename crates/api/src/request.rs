@@ -57,6 +57,33 @@ pub struct PinRequest {
     pub ranges: Vec<String>,
 }
 
+/// How a volume is removed whose disk does not take its data.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiscardRequest {
+    /// Disconnect clients, too.
+    #[serde(default)]
+    pub force: bool,
+    /// The absolute path of a file to create, which gets the data first, in the format of a vault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "/srv/db.vault")]
+    pub save_to: Option<String>,
+}
+
+/// What was given up with a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct Discarded {
+    /// Acknowledged data that the disk lacks, in bytes: exact if it was saved, otherwise in whole
+    /// lines of the cache. Zero if the disk took everything after all.
+    pub bytes: u64,
+    /// The file that has this data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_to: Option<String>,
+    /// The disk may lack more: data that was written to it before a flush failed, and that is no
+    /// longer in memory.
+    pub may_lack_more: bool,
+}
+
 /// The progress of a long operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Progress {

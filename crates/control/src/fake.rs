@@ -7,10 +7,11 @@ use crate::{
 };
 use forebay_api::{
     Analysis, AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, BackgroundStatus,
-    DrillReport, ErrorKind, GatherSource, GatherStatus, History, HistoryPoint, JournalStatus,
-    LearnStatus, LogStatus, Memory, PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus,
-    Problem, Progress, SlowRequest, SlowRequests, Statistics, StatisticsOfVolume, Status, TraceEnd,
-    TraceRequest, TraceSummary, UnservedWrites, VolumeStatus, WarmUpStatus,
+    DiscardRequest, Discarded, DrillReport, ErrorKind, GatherSource, GatherStatus, History,
+    HistoryPoint, JournalStatus, LearnStatus, LogStatus, Memory, PatrolStatus, PeriodStatistics,
+    Periods, PinState, PinStatus, Problem, Progress, SlowRequest, SlowRequests, Statistics,
+    StatisticsOfVolume, Status, TraceEnd, TraceRequest, TraceSummary, UnservedWrites, VolumeStatus,
+    WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -351,6 +352,15 @@ impl Manager for FakeManager {
 
     fn save_volume(&self, name: &str) -> Result<(), Problem> {
         self.check(name)
+    }
+
+    fn discard_volume(&self, name: &str, request: &DiscardRequest) -> Result<Discarded, Problem> {
+        self.check(name)?;
+        let mut state = self.lock();
+        let lost = state.volumes.iter().find(|(spec, _)| spec.name == name);
+        let bytes = lost.map_or(0, |(_, volume)| volume.dirty_bytes);
+        state.volumes.retain(|(spec, _)| spec.name != name);
+        Ok(Discarded { bytes, saved_to: request.save_to.clone(), may_lack_more: false })
     }
 
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {

@@ -2,8 +2,9 @@
 
 use crate::Measurements;
 use forebay_api::{
-    Analysis, AnalysisRequest, AnalysisStatus, DrillReport, History, Memory, Problem, Progress,
-    SlowRequests, Statistics, StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeStatus,
+    Analysis, AnalysisRequest, AnalysisStatus, DiscardRequest, Discarded, DrillReport, History,
+    Memory, Problem, Progress, SlowRequests, Statistics, StatisticsOfVolume, Status, TraceRequest,
+    TraceSummary, VolumeStatus,
 };
 use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::PinnedRanges;
@@ -88,6 +89,14 @@ pub trait Manager: Send + Sync {
     /// # Errors
     /// There is no such volume, it has no image, or the image cannot be written.
     fn save_volume(&self, name: &str) -> Result<(), Problem>;
+
+    /// Removes the volume although its disk does not take its data, and gives up what the disk
+    /// lacks.
+    ///
+    /// # Errors
+    /// There is no such volume, the data cannot be saved as requested, or clients are connected to
+    /// it and `force` is not set: it is still served. Or its disk hangs: the data is given up.
+    fn discard_volume(&self, name: &str, request: &DiscardRequest) -> Result<Discarded, Problem>;
 
     /// Trusts the volume's disk again after it failed a flush, and flushes it.
     ///

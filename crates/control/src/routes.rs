@@ -14,9 +14,10 @@ use axum::{
     routing::{delete, get, patch, post},
 };
 use forebay_api::{
-    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorKind, History, Memory,
-    PinRequest, Problem, ServerSettings, SlowRequests, Statistics, StatisticsOfVolume, Status,
-    TraceRequest, VolumeList, VolumeSettings, VolumeStatus, openapi, paths,
+    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DiscardRequest, Discarded, DrillReport,
+    ErrorKind, History, Memory, PinRequest, Problem, ServerSettings, SlowRequests, Statistics,
+    StatisticsOfVolume, Status, TraceRequest, VolumeList, VolumeSettings, VolumeStatus, openapi,
+    paths,
 };
 use forebay_config::pinned_ranges_shown;
 use forebay_types::PinnedRanges;
@@ -59,6 +60,7 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
         .route(paths::UPGRADE, post(upgrade))
         .route(paths::VOLUMES, post(add_volume))
         .route(paths::VOLUME, delete(remove_volume))
+        .route(paths::VOLUME_DISCARD, post(discard_volume))
         .route(paths::VOLUME_TRUST, post(trust_volume));
     finish(routes, manager)
 }
@@ -74,6 +76,7 @@ pub(crate) fn remote_router(manager: Arc<dyn Manager>) -> Router {
         .route(paths::UPGRADE, post(local_only))
         .route(paths::VOLUMES, post(local_only))
         .route(paths::VOLUME, delete(local_only))
+        .route(paths::VOLUME_DISCARD, post(local_only))
         .route(paths::VOLUME_TRUST, post(local_only));
     finish(routes, manager)
 }
@@ -277,6 +280,17 @@ async fn set_volume(
 async fn remove_volume(State(app): State<App>, Name(name): Name, Force(force): Force) -> Response {
     tracing::info!(volume = %name, force, "request to remove a volume");
     app.operate(move |manager, progress| manager.remove_volume(&name, force, progress)).await
+}
+
+async fn discard_volume(
+    State(app): State<App>,
+    Name(name): Name,
+    Body(request): Body<DiscardRequest>,
+) -> Answer<Json<Discarded>> {
+    let DiscardRequest { force, ref save_to } = request;
+    tracing::warn!(volume = %name, force, ?save_to, "request to give up dirty data");
+    let discard = move |manager: &dyn Manager| manager.discard_volume(&name, &request);
+    Ok(Json(app.call_slowly(discard).await??))
 }
 
 async fn flush_volume(State(app): State<App>, Name(name): Name) -> Response {

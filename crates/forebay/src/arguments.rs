@@ -517,6 +517,25 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         state: StateArguments,
     },
+    /// Remove a volume whose disk does not take its data, and give up what the disk lacks
+    #[command(long_about = "Remove a volume whose disk does not take its data, and give up what \
+        the disk lacks.\nAn ordinary removal is tried first. If the disk refuses data or does not \
+        answer, its clients are disconnected, the data is written to a file if you name one, and \
+        the volume is removed. `forebay rescue apply FILE` writes the data in the file to a disk.")]
+    Discard {
+        /// The volume's name
+        name: String,
+        /// Write the data to this new file first, in the format of a vault
+        #[arg(long, value_name = "FILE", conflicts_with = "yes")]
+        save: Option<PathBuf>,
+        /// Confirm, without a file: the data is lost for good
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        force: ForceArguments,
+        #[command(flatten)]
+        state: StateArguments,
+    },
     /// Trust a volume's disk again after it failed a flush, and flush it
     #[command(long_about = "Trust a volume's disk again after it failed a flush, and flush it.\n\
         A disk that failed a flush may have lost earlier writes, and later flushes do not report \

@@ -63,6 +63,12 @@ fn action_text(action: &Action) -> String {
         Action::TrustVolume(volume) => {
             format!("check the disk and its data, then run `forebay volume trust {volume}`")
         }
+        Action::RemoveVolume(volume) => {
+            format!("remove it with `forebay volume remove {volume}` once its disk answers")
+        }
+        Action::DiscardVolume(volume) => {
+            format!("give up the data with `forebay volume discard {volume}`")
+        }
         Action::RepeatStop => "repeat `forebay stop` to discard the dirty data".into(),
         Action::RescueList => "see its content with `forebay rescue list`".into(),
         Action::RescueApply => "write its data to a disk with `forebay rescue apply`".into(),

@@ -94,7 +94,7 @@ fn known_command(named: &str) -> Option<&'static str> {
         "list" | "ls" | "volumes" | "devices" => "`forebay volume list` lists the volumes",
         "add" | "create" | "new" => "`forebay volume add NAME=BACKING` adds a volume",
         "flush" | "clean" => "`forebay volume flush NAME` writes a volume's dirty data to its disk",
-        "trust" | "calibrate" | "thaw" | "remove" => {
+        "trust" | "calibrate" | "thaw" | "remove" | "discard" => {
             "it is a command for a volume: see `forebay volume --help`"
         }
         "info" | "show" => "`forebay status` shows the server, and `forebay status NAME` a volume",

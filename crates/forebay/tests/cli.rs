@@ -289,6 +289,18 @@ fn volumes_are_added_changed_flushed_and_removed() {
         assert!(output(&["status", "--all"]).contains(&format!("\nJournal {journal}\n")));
         assert_eq!(output(&["volume", "remove", "b"]), "volume 'b' is removed\n");
         assert!(!output(&["volume", "list"]).contains("\nb "), "volume b is gone");
+        fake.set_dirty("disk", 1 << 20);
+        let refused = forebay(&["volume", "discard", "disk"]);
+        assert_eq!(refused.code, Some(1));
+        assert!(
+            refused.err.contains("1MiB of volume 'disk' may not be on its disk"),
+            "{}",
+            refused.err
+        );
+        assert_eq!(
+            output(&["volume", "discard", "disk", "--yes"]),
+            "volume 'disk' is removed; 1.0 MiB given up\n"
+        );
     });
 }
 

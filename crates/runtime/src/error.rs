@@ -89,6 +89,31 @@ pub enum VolumeError {
         /// Bytes in dirty lines.
         dirty_bytes: u64,
     },
+    /// The dirty data cannot be copied to a file before it is given up.
+    #[error(
+        "cannot write the dirty data of volume '{name}' to {path}; nothing is given up, and the \
+         volume is still served"
+    )]
+    Copy {
+        /// The volume.
+        name: String,
+        /// The file.
+        path: String,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// The volume was given up, and its disk hangs.
+    #[error(
+        "the dirty data of volume '{name}' is given up, and its clients are disconnected, but its \
+         backing store has not answered for {seconds} s, and may still use the memory"
+    )]
+    GivenUp {
+        /// The volume.
+        name: String,
+        /// The timeout.
+        seconds: u64,
+    },
     /// The operation waits for something other than the disk.
     #[error(transparent)]
     Stalled(#[from] Stall),
@@ -271,6 +296,20 @@ pub const fn remedy_for_save(kind: io::ErrorKind) -> &'static str {
     }
 }
 
+/// What to do after dirty data could not be copied to a file.
+const fn remedy_for_copy(kind: io::ErrorKind) -> &'static str {
+    use io::ErrorKind::{
+        AlreadyExists, FileTooLarge, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem,
+    };
+    match kind {
+        AlreadyExists => "name a file that does not exist",
+        NotFound | NotADirectory => "create its directory, or name another file",
+        PermissionDenied | ReadOnlyFilesystem => "name a file in a directory that is writable",
+        FileTooLarge => "raise the server's limit on the size of files (ulimit -f)",
+        _ => "make room there, or name a file on another file system",
+    }
+}
+
 const SET_THRESHOLD: &str = "set gather-below=SIZE for the volume";
 
 impl Fault for CalibrateError {
@@ -309,20 +348,26 @@ impl Fault for VolumeError {
             Self::BackingReadOnly(_) => {
                 "remove the volume, and add it again with read-only=no".into()
             }
-            Self::Dirty { error, .. } => {
-                format!("{}, and repeat the command", error.remedy()).into()
+            Self::Dirty { name, error, .. } => {
+                Remedy::from(format!("{}, and repeat the command", error.remedy()))
+                    .or(Action::DiscardVolume(name.clone()))
             }
-            Self::Hanging { .. } => {
-                "check the kernel log for the disk, and repeat the command when the disk \
-                 works"
-                    .into()
+            Self::Hanging { name, .. } => Remedy::from(
+                "check the kernel log for the disk, and repeat the command when the disk works",
+            )
+            .or(Action::DiscardVolume(name.clone())),
+            Self::Copy { source, .. } => remedy_for_copy(source.kind()).into(),
+            Self::GivenUp { name, .. } => {
+                Remedy::from("stop the server, which does not wait for it")
+                    .or(Action::RemoveVolume(name.clone()))
             }
             Self::Save { source, .. } => {
                 format!("{}, and repeat the command", remedy_for_save(source.kind())).into()
             }
             Self::NoImage(_) => "save volumes with the backing memory:SIZE?save=PATH only".into(),
             Self::Stalled(error) => error.remedy(),
-            Self::FlushFailed { name, .. } => Action::TrustVolume(name.clone()).into(),
+            Self::FlushFailed { name, .. } => Remedy::from(Action::TrustVolume(name.clone()))
+                .or(Action::DiscardVolume(name.clone())),
             Self::OtherDisk { .. } => {
                 let remedy = "add the volume with its previous backing store, remove it, then add \
                               it with the new one";

@@ -71,9 +71,11 @@ pub use protect::vault::{
 };
 pub use recording::{RecordError, Recorded, Recording, Served};
 pub use resize::ResizeError;
-pub use runtime::{Engine, Runtime, RuntimeConfig, clients, conditions, set_hold_out};
+pub use runtime::{
+    Engine, Runtime, RuntimeConfig, clients, conditions, discard_volume, set_hold_out,
+};
 pub use service::{
-    CalibrateError, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeCondition,
+    CalibrateError, Discarded, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeCondition,
     VolumeSettings, VolumeStatus,
 };
 pub use slow::{

@@ -18,7 +18,7 @@ use crate::protect::vault::{Vault, VaultError, VaultRecord, VaultSettings, vault
 use crate::recording::{RecordError, Recording};
 use crate::resize::{self, ResizeError, Resizer};
 use crate::service::{
-    Curves, RuntimeStatus, VolumeChange, VolumeCondition, VolumeService, VolumeSettings,
+    Curves, Discarded, RuntimeStatus, VolumeChange, VolumeCondition, VolumeService, VolumeSettings,
 };
 use crate::shared::{Message, Shared};
 use crate::slow::SlowLog;
@@ -33,6 +33,7 @@ use forebay_policy::{MemoryBounds, MemoryUse, SplitCost};
 use forebay_types::{HoldOut, PinnedRanges, VolumeId};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,6 +103,22 @@ pub fn conditions(runtime: &Runtime) -> Vec<VolumeCondition> {
 /// When there is no such volume.
 pub fn set_hold_out(runtime: &Runtime, name: &str, hold_out: HoldOut) -> Result<(), VolumeError> {
     runtime.volumes.set_hold_out(name, hold_out)
+}
+
+/// Removes a volume as [`Runtime::remove_volume`] does, even if its disk does not take its data:
+/// disconnects the clients, gives up what the disk lacks, and, with `save_to`, first writes that to
+/// a new file in the format of a vault, with its space allocated. The disk gets no further I/O.
+///
+/// # Errors
+/// When there is no such volume, the file exists or cannot be written: the volume is still served
+/// then. Or when the disk does not complete the I/O that has reached it: then the data is given up,
+/// a stop does not wait for the disk, and [`Runtime::remove_volume`] succeeds once the disk does.
+pub fn discard_volume(
+    runtime: &Runtime,
+    name: &str,
+    save_to: Option<&Path>,
+) -> Result<Discarded, VolumeError> {
+    runtime.volumes.discard(name, save_to)
 }
 
 impl Runtime {

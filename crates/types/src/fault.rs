@@ -49,6 +49,10 @@ pub enum Action {
     ListVolumes,
     /// Trust the disk of a volume again.
     TrustVolume(String),
+    /// Remove a volume.
+    RemoveVolume(String),
+    /// Remove a volume, and give up what its disk does not take.
+    DiscardVolume(String),
     /// Repeat a stop that was refused, to discard data.
     RepeatStop,
     /// List the contents of a journal or a vault.
@@ -89,6 +93,8 @@ impl fmt::Display for Action {
             Self::ServeAsRaw => f.write_str("serve it as raw if a raw disk has that content"),
             Self::ListVolumes => f.write_str("list the volumes"),
             Self::TrustVolume(volume) => write!(f, "trust the disk of '{volume}' again"),
+            Self::RemoveVolume(volume) => write!(f, "remove '{volume}' once its disk answers"),
+            Self::DiscardVolume(volume) => write!(f, "give up the dirty data of '{volume}'"),
             Self::RepeatStop => f.write_str("repeat the stop to discard the dirty data"),
             Self::RescueList => f.write_str("list its contents"),
             Self::RescueApply => f.write_str("write its contents to the disk"),

@@ -20,8 +20,9 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use bar::Bar;
-use forebay_api::{BlockingClient, DrillReport, Status, VolumeStatus};
+use forebay_api::{BlockingClient, DiscardRequest, DrillReport, Status, VolumeStatus};
 use forebay_config::{CONTROL_SOCKET, ServerChange, VolumeChange};
+use forebay_types::Size;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -98,6 +99,11 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             bar.until_end(client.remove_volume(&name, force.force, |progress| bar.show(progress)))?;
             print(&format!("{} is removed\n", named(&name)))
         }
+        VolumeCommand::Discard { name, save, yes, force, state } => {
+            let save_to = save.map(std::path::absolute).transpose();
+            let save_to = save_to.context("cannot find the current directory")?;
+            discard(&connect(&state)?, &name, save_to, yes, force.force)
+        }
         VolumeCommand::Flush { name, state } => {
             let (client, bar) = (connect(&state)?, Bar::new(&format!("flushing {}", named(&name))));
             bar.until_end(client.flush_volume(&name, |progress| bar.show(progress)))?;
@@ -113,6 +119,32 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             print(&format!("{} is measured: {}\n", named(&name), gather::summary(&volume.gather)))
         }
     }
+}
+
+/// `forebay volume discard`.
+fn discard(
+    client: &BlockingClient,
+    name: &str,
+    save_to: Option<PathBuf>,
+    yes: bool,
+    force: bool,
+) -> anyhow::Result<()> {
+    if save_to.is_none() && !yes {
+        let dirty_bytes = client.volume(name)?.dirty_bytes;
+        let error = anyhow!("{} of {} may not be on its disk", Size(dirty_bytes), named(name));
+        let remedy = "repeat the command with --save FILE to write this data to a file first, or \
+                      with --yes to give it up for good";
+        return Err(with_remedy(error, remedy));
+    }
+    let save_to = match save_to.map(|path| path.into_os_string().into_string()).transpose() {
+        Ok(save_to) => save_to,
+        Err(path) => {
+            let error = anyhow!("'{}' is not valid UTF-8", path.display());
+            return Err(with_remedy(error, "name another file"));
+        }
+    };
+    let discarded = client.discard_volume(name, &DiscardRequest { force, save_to })?;
+    print(&sentences::discarded(name, &discarded))
 }
 
 /// Freezes or thaws a volume.

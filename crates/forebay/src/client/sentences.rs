@@ -1,7 +1,9 @@
 //! Sentences about the server and its volumes.
 
 use super::units::bytes;
-use forebay_api::{CacheRatio, DrillReport, Latencies, Memory, VolumeState, VolumeStatus};
+use forebay_api::{
+    CacheRatio, Discarded, DrillReport, Latencies, Memory, VolumeState, VolumeStatus,
+};
 
 /// The limit of the memory, and its maximum if that is larger.
 pub(super) fn memory_limit(memory: &Memory) -> String {
@@ -17,6 +19,25 @@ pub(super) fn shares(ratio: &CacheRatio) -> String {
     let CacheRatio { read_percent, write_percent, .. } = ratio;
     let limit = bytes(ratio.write_bytes);
     format!("{read_percent} % for reads, {write_percent} % ({limit}) for writes")
+}
+
+/// What was given up with a volume.
+pub(super) fn discarded(name: &str, discarded: &Discarded) -> String {
+    let lost = bytes(discarded.bytes);
+    let what = match &discarded.saved_to {
+        _ if discarded.bytes == 0 => "; its disk lacks nothing that was in memory\n".to_owned(),
+        None => format!("; {lost} given up\n"),
+        Some(path) => format!(
+            "; {lost} that its disk lacks are in {path}\n\
+             to write them to a disk: forebay rescue apply {path} --volume {name} --to DISK \
+             --accept-older\n"
+        ),
+    };
+    let more = match discarded.may_lack_more {
+        true => "further data may be missing: the disk failed a flush after it was written\n",
+        false => "",
+    };
+    format!("volume '{name}' is removed{what}{more}")
 }
 
 /// The report of a drill.

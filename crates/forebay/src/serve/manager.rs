@@ -2,6 +2,7 @@
 
 pub(super) mod add;
 mod reload;
+mod remove;
 
 use super::analysis::{self, Analyzer};
 use super::background::Background;
@@ -24,8 +25,8 @@ use super::vault::VaultDumpTarget;
 use super::{clients, report, slow, trace, vault};
 use crate::report::{problem as problem_of, problem_of_kind};
 use forebay_api::{
-    DrillReport, ErrorKind, Memory, PowerStatus, Problem, SlowRequests, Status, TraceRequest,
-    TraceSummary, VolumeStatus,
+    DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, SlowRequests,
+    Status, TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_config::{CacheRatio, Config, Listen, ServerChange, VolumeChange, VolumeSpec};
 use forebay_control::{
@@ -331,21 +332,6 @@ impl Daemon {
         self.volume_status(name)
     }
 
-    /// Removes a volume, even if clients are connected to it with `force`.
-    fn remove(&self, name: &str, force: bool, progress: ProgressFn<'_>) -> Result<(), Problem> {
-        let _claim = self.claims.volume(name)?;
-        match force {
-            false => clients::refuse_connected(&self.runtime, Some(name))?,
-            true => clients::log_connected(&self.runtime, Some(name)),
-        }
-        self.runtime.remove_volume(name, self.observing(progress)).map_err(problem)?;
-        self.state().volumes.retain(|spec| spec.name != name);
-        // Before another volume gets its number.
-        self.statistics.observe();
-        tracing::info!(volume = %name, "volume removed");
-        Ok(())
-    }
-
     fn spec_of(&self, name: &str) -> Result<VolumeSpec, Problem> {
         let found = self.state().volumes.iter().find(|spec| spec.name == name).cloned();
         found.ok_or_else(|| problem(VolumeError::Unknown(name.to_owned())))
@@ -517,7 +503,7 @@ impl Manager for Daemon {
         force: bool,
         progress: ProgressFn<'_>,
     ) -> Result<(), Problem> {
-        self.remove(name, force, progress)?;
+        remove::remove(self, name, force, progress)?;
         self.log_ratio();
         Ok(())
     }
@@ -528,6 +514,12 @@ impl Manager for Daemon {
 
     fn save_volume(&self, name: &str) -> Result<(), Problem> {
         self.saves.save(name).map_err(problem)
+    }
+
+    fn discard_volume(&self, name: &str, request: &DiscardRequest) -> Result<Discarded, Problem> {
+        let discarded = remove::discard(self, name, request)?;
+        self.log_ratio();
+        Ok(discarded)
     }
 
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {

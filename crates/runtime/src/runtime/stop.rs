@@ -5,6 +5,7 @@ use super::Runtime;
 use crate::error::VolumeError;
 use crate::service::{POLL, Stall, flush_all, outstanding, save_all, wait_until_idle};
 use crate::warm_up::LastSave;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -58,8 +59,13 @@ impl Runtime {
             shared.run_on(0, |tasks| tasks.accept(true))?;
             return Err(error);
         }
-        shared.run_on_all(move |tasks| tasks.stop(abandons))?;
+        let given_up = shared.volumes.all().iter().any(|volume| volume.is_given_up());
+        shared.run_on_all(move |tasks| tasks.stop(abandons || given_up))?;
         self.crew.join();
+        if given_up {
+            // The disks of these volumes may still use the pool, and closing one may hang.
+            std::mem::forget(Arc::clone(&self.shared));
+        }
         // Everything is on the disks, and counted.
         progress(0);
         self.collapser.stop();

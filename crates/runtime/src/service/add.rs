@@ -120,6 +120,7 @@ impl VolumeService {
             // Clients must not enter before the volume's data is recovered.
             is_closed: AtomicBool::new(true),
             half_added: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
             has_hold_out: AtomicBool::new(false),
             is_frozen: AtomicBool::new(settings.frozen),
         });

@@ -202,7 +202,12 @@ pub(crate) fn flush(
 }
 
 pub(crate) fn flush_all(shared: &Shared, progress: OnProgress<'_>) -> VolumeResult {
-    shared.volumes.all().iter().try_for_each(|volume| flush(shared, volume, progress))
+    kept(shared).try_for_each(|volume| flush(shared, &volume, progress))
+}
+
+/// The volumes that were not given up.
+fn kept(shared: &Shared) -> impl Iterator<Item = Arc<Volume>> {
+    shared.volumes.all().into_iter().filter(|volume| !volume.is_given_up())
 }
 
 /// Saves a volume whose store is in memory to its image.
@@ -218,7 +223,7 @@ pub(crate) fn save(volume: &Volume) -> VolumeResult {
 }
 
 pub(crate) fn save_all(shared: &Shared) -> VolumeResult {
-    shared.volumes.all().iter().try_for_each(|volume| save(volume))
+    kept(shared).try_for_each(|volume| save(&volume))
 }
 
 fn flush_error(shared: &Shared, volume: &Volume, error: IoError) -> VolumeError {
@@ -233,7 +238,7 @@ fn flush_error(shared: &Shared, volume: &Volume, error: IoError) -> VolumeError 
 /// completed all I/O. Clients that take too long to fetch their replies are dropped.
 pub(crate) fn wait_until_idle(shared: &Shared, volume: Option<&Arc<Volume>>) -> VolumeResult {
     let id = volume.map(|volume| volume.id);
-    let volumes = volume.map_or_else(|| shared.volumes.all(), |one| vec![Arc::clone(one)]);
+    let volumes = volume.map_or_else(|| kept(shared).collect(), |one| vec![Arc::clone(one)]);
     let mut watchdogs: Vec<Watchdog<'_>> = volumes.iter().map(Watchdog::new).collect();
     let mut farewell = Instant::now() + shared.timeouts.farewell;
     loop {
@@ -255,7 +260,8 @@ pub(crate) fn wait_until_idle(shared: &Shared, volume: Option<&Arc<Volume>>) -> 
     }
 }
 
-/// The connections, requests and I/Os of a volume, or of all, that have not ended.
+/// The connections, requests and I/Os of a volume, or of all that were not given up, that have not
+/// ended.
 pub(crate) fn outstanding(
     shared: &Shared,
     id: Option<VolumeId>,

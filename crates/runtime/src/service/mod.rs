@@ -12,6 +12,7 @@
 //! | `add` | the start of a volume: checks, recovery, registration |
 //! | `additions` | the names and disks reserved by additions in progress |
 //! | `remove` | the end of a volume, the undo of a failed addition, trust in a failed disk |
+//! | `discard` | the end of a volume whose disk does not take its data |
 //! | `drain` | flushes, and the wait for disks and clients |
 //! | `calibrate` | the measurement of disks |
 //! | `pins` | the ranges of volumes that stay in the pool |
@@ -22,6 +23,7 @@ mod add;
 mod additions;
 mod calibrate;
 mod condition;
+mod discard;
 mod drain;
 mod pins;
 mod protectors;
@@ -31,6 +33,7 @@ mod status;
 
 pub use calibrate::CalibrateError;
 pub use condition::VolumeCondition;
+pub use discard::Discarded;
 pub use drain::Stall;
 pub use settings::{VolumeChange, VolumeSettings};
 pub(crate) use status::Curves;

@@ -14,13 +14,21 @@ impl VolumeService {
     /// See [`crate::Runtime::remove_volume`].
     pub(crate) fn remove(&self, name: &str, progress: OnProgress<'_>) -> VolumeResult {
         let volume = self.shared.volumes.named(name)?;
+        if volume.is_given_up() {
+            return self.end_given_up(&volume);
+        }
         match volume.half_added.swap(false, Ordering::Relaxed) {
             true => self.retract(&volume, progress)?,
             false => self.remove_served(&volume, progress)?,
         }
+        self.forget(name);
+        Ok(())
+    }
+
+    /// Forgets what was learned about a volume that was removed.
+    pub(super) fn forget(&self, name: &str) {
         self.warm_ups.forget(name);
         self.learner.forget(name);
-        Ok(())
     }
 
     fn remove_served(&self, volume: &Arc<Volume>, progress: OnProgress<'_>) -> VolumeResult {
@@ -36,6 +44,11 @@ impl VolumeService {
         }
         // Everything is on the disk: no dirty bytes are left.
         progress(0);
+        self.finish_removal(volume)
+    }
+
+    /// Ends a volume that is clean, idle and closed to clients.
+    pub(super) fn finish_removal(&self, volume: &Arc<Volume>) -> VolumeResult {
         self.calibrator.wait_until_free(volume);
         if let Some(used) = &volume.journal {
             // The disk has everything. Records that stayed would undo later changes to the disk
@@ -117,6 +130,13 @@ impl VolumeService {
         let (shared, id) = (&self.shared, volume.id);
         shared.run_on_all(move |tasks| tasks.drain_clients(Some(id)))?;
         wait_until_idle(shared, Some(volume))?;
+        self.settle(volume, progress)?;
+        save(volume)
+    }
+
+    /// Flushes a volume without clients, and waits until it has no operation in progress.
+    pub(super) fn settle(&self, volume: &Arc<Volume>, progress: OnProgress<'_>) -> VolumeResult {
+        let (shared, id) = (&self.shared, volume.id);
         flush(shared, volume, progress)?;
         // Another internal flush, or read-ahead, may still be in progress.
         let mut watchdog = Watchdog::new(volume);
@@ -125,7 +145,7 @@ impl VolumeService {
             watchdog.check(shared)?;
             std::thread::sleep(POLL);
         }
-        save(volume)
+        Ok(())
     }
 
     /// See [`crate::Runtime::trust_volume`].
@@ -133,11 +153,17 @@ impl VolumeService {
         let volume = self.shared.volumes.named(name)?;
         self.restore_running(&volume)?;
         volume.flush.trust();
+        self.abandon_lost(&volume)?;
+        flush(&self.shared, &volume, progress)
+    }
+
+    /// Abandons the lost sectors of a volume, and their records in its journal.
+    pub(super) fn abandon_lost(&self, volume: &Volume) -> VolumeResult {
         match &volume.journal {
             Some(used) => used.journal.abandon_lost(used.number, volume.id)?,
             None => self.shared.shards.abandon_lost(volume.id),
         }
-        flush(&self.shared, &volume, progress)
+        Ok(())
     }
 
     /// Restores a running volume from its journal, because its disk may have lost acknowledged
@@ -157,6 +183,11 @@ impl VolumeService {
         let id = volume.id;
         self.shared.run_on_all(move |tasks| tasks.drain_clients(Some(id)))?;
         wait_until_idle(&self.shared, Some(volume))?;
+        self.restore_drained(volume, used)
+    }
+
+    /// Restores a volume without clients from its journal.
+    pub(super) fn restore_drained(&self, volume: &Arc<Volume>, used: &JournalUse) -> VolumeResult {
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
         used.journal.reload(used.number).map_err(failed)?;
         restore::restore(&self.shared, volume)

@@ -94,6 +94,9 @@ pub(crate) struct Volume {
     pub is_closed: AtomicBool,
     /// Its addition has failed and could not be undone. A removal tries again to undo it.
     pub half_added: AtomicBool,
+    /// The operator has given up what its disk does not take: I/Os do not reach the disk any more,
+    /// and a stop does not wait for those that have.
+    pub given_up: AtomicBool,
 }
 
 /// The use of a journal by a volume.
@@ -115,6 +118,11 @@ impl Volume {
     /// The block size of its disk, in bytes.
     pub(crate) fn block_bytes(&self) -> u64 {
         u64::from(self.backend.description().alignment_bytes)
+    }
+
+    /// Whether the operator has given up what its disk does not take.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
     }
 
     /// Whether nothing of it is admitted into the pool, except pinned ranges and dirty data.

@@ -90,15 +90,25 @@ impl Ios {
         self.pending.push(Pending { shard, action, private, block_bytes });
     }
 
-    /// Whether no I/O is pending or in flight.
+    /// Whether no I/O is pending or in flight, except those of volumes that were given up, whose
+    /// disks may never complete them.
     pub(super) fn is_idle(&self) -> bool {
-        self.pending.is_empty() && self.free.len() == self.in_flight.len()
+        self.pending.is_empty() && self.in_flight.iter().flatten().all(|io| io.volume.is_given_up())
     }
 
-    /// The start of the oldest I/O in flight of a volume, or of all.
+    /// Keeps the memory of what is in flight until the process ends, because the disks may still
+    /// use it.
+    pub(super) fn leave(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.in_flight));
+    }
+
+    /// The start of the oldest I/O in flight of a volume, or of all that were not given up.
     pub(super) fn oldest(&self, volume: Option<VolumeId>) -> Option<Instant> {
         let in_flight = self.in_flight.iter().flatten();
-        let selected = in_flight.filter(|io| volume.is_none_or(|volume| io.volume.id == volume));
+        let selected = in_flight.filter(|io| match volume {
+            Some(volume) => io.volume.id == volume,
+            None => !io.volume.is_given_up(),
+        });
         selected.map(|io| io.began).min()
     }
 

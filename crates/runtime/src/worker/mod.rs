@@ -120,6 +120,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             let is_done = self.dispatcher.in_flight() == 0 || self.abandons_requests;
             if self.stopping && is_done && self.host.ios.is_idle() {
                 self.inbox().close();
+                self.host.ios.leave();
                 return Ok(());
             }
         }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The connections, requests and I/Os of a volume, or of all, that have not ended.
+/// The connections, requests and I/Os of a volume, or of all that were not given up, that have not
+/// ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outstanding {
     /// Connections, including those whose peer has disconnected.
@@ -214,7 +215,13 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
 
     fn outstanding(&mut self, volume: Option<VolumeId>) -> Outstanding {
         let (connections, requests) = match volume {
-            None => (self.host.clients.len(), self.dispatcher.in_flight()),
+            None => {
+                let volumes = self.shared().volumes.all();
+                let given_up = volumes.iter().filter(|volume| volume.is_given_up());
+                let left: usize =
+                    given_up.map(|volume| self.dispatcher.in_flight_of(volume.id)).sum();
+                (self.host.clients.len(), self.dispatcher.in_flight() - left)
+            }
             Some(id) => (self.host.clients.of(volume).len(), self.dispatcher.in_flight_of(id)),
         };
         Outstanding { connections, requests, oldest_io: self.host.ios.oldest(volume) }

@@ -31,6 +31,7 @@ mod caching;
 mod calibrate;
 mod data;
 mod deadlines;
+mod discard;
 mod faults;
 mod guard;
 mod handshake;

@@ -6,6 +6,7 @@
 
 use super::Daemon;
 use super::add::add;
+use super::remove::remove;
 use crate::report::{problem as problem_of, sentence, sentence_of};
 use crate::serve::{check, dashboard, tls};
 use forebay_api::{ErrorKind, Problem};
@@ -77,11 +78,11 @@ impl Daemon {
     fn apply(&self, change: &Change) -> Result<(), Problem> {
         let quiet: ProgressFn<'_> = &|_| {};
         match change {
-            Change::VolumeRemoved { name } => self.remove(name, true, quiet),
+            Change::VolumeRemoved { name } => remove(self, name, true, quiet),
             Change::VolumeReplaced { new } => {
                 // A mistyped path must not end the service of the volume.
                 check::try_disk(new)?;
-                self.remove(&new.name, true, quiet)
+                remove(self, &new.name, true, quiet)
             }
             Change::VolumeChanged { name, change } => {
                 let _claim = self.claims.volume(name)?;

@@ -32,6 +32,16 @@ impl Vault {
         volumes: &[VolumeId],
         deadline: Option<Instant>,
     ) -> Result<DumpReport, VaultError> {
+        self.dump_after(volumes, deadline, || self.halt(volumes))
+    }
+
+    /// As [`Vault::dump`], and prepares the volumes with `prepare` instead of halting them.
+    pub(super) fn dump_after(
+        &self,
+        volumes: &[VolumeId],
+        deadline: Option<Instant>,
+        prepare: impl FnOnce(),
+    ) -> Result<DumpReport, VaultError> {
         self.cancelled.store(true, Ordering::Relaxed);
         let mut work = self.work();
         self.cancelled.store(false, Ordering::Relaxed);
@@ -49,11 +59,7 @@ impl Vault {
         if let Some(report) = self.claim(volumes)? {
             return Ok(report);
         }
-        for volume in volumes.iter().filter_map(|&id| self.shared.volume(id)) {
-            if volume.power.has_ups() && volume.power.set_halted(true) {
-                tracing::error!(volume = volume.name, "writes were not halted before the dump");
-            }
-        }
+        prepare();
         let begun = Instant::now();
         let dumped = self.dump_with(&mut work, volumes, deadline, begun);
         let mut state = self.state();
@@ -63,6 +69,14 @@ impl Vault {
             state.last_dump = Some(report.clone());
         }
         dumped
+    }
+
+    fn halt(&self, volumes: &[VolumeId]) {
+        for volume in volumes.iter().filter_map(|&id| self.shared.volume(id)) {
+            if volume.power.has_ups() && volume.power.set_halted(true) {
+                tracing::error!(volume = volume.name, "writes were not halted before the dump");
+            }
+        }
     }
 
     fn dump_with(

@@ -19,6 +19,7 @@
 //! dirty line during a dump.
 
 mod batch;
+mod copy;
 mod dirty;
 mod drill;
 mod dump;
@@ -33,6 +34,7 @@ mod record;
 mod report;
 mod save;
 
+pub(crate) use copy::copy_dirty;
 pub use drill::DrillReport;
 pub use error::VaultError;
 pub(crate) use record::NoRecord;

@@ -11,7 +11,7 @@ use crate::stats::LatencyClass;
 use forebay_backend::{Buffer, Completion, CompletionSink, Io, IoKind};
 use forebay_engine::{IoCause, IoId, IoVerb};
 use forebay_frontend::Memory;
-use forebay_types::{ByteRange, Few};
+use forebay_types::{ByteRange, Few, IoError};
 use forebay_volume::{BlockPlan, BlockStep, Claim, JobId};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -309,6 +309,12 @@ pub(super) fn submit<R: Reactor>(reactor: &mut R, inbox: &Arc<Inbox>, tag: u32, 
     let disk = io.volume.backend.description();
     let is_whole = (range.offset | range.len).is_multiple_of(u64::from(disk.alignment_bytes));
     assert!(is_whole && range.fits(disk.size_bytes), "{kind:?} of {range} on {}", disk.name);
+    let done = || Completion::new(Arc::clone(inbox) as Arc<dyn CompletionSink>, u64::from(tag));
+    if io.volume.is_given_up() {
+        // Nobody reads the volume any more, so only the reads of a read-modify-write may succeed.
+        let is_read = io.verb == Some(IoVerb::Read);
+        return done().complete(if is_read { Err(IoError::Io) } else { Ok(()) });
+    }
     let file = if R::FILES { io.volume.backend.native_file() } else { None };
     if let Some(file) = file {
         let fd = file.as_raw_fd();
@@ -335,12 +341,11 @@ pub(super) fn submit<R: Reactor>(reactor: &mut R, inbox: &Arc<Inbox>, tag: u32, 
         // this I/O.
         unsafe { Buffer::new(iovec.iov_base.cast(), iovec.iov_len) }
     });
-    let sink: Arc<dyn CompletionSink> = Arc::clone(inbox) as _;
     io.volume.backend.submit(Io {
         kind,
         offset: range.offset,
         len: range.len,
         buffers: buffers.collect(),
-        done: Completion::new(sink, u64::from(tag)),
+        done: done(),
     });
 }
