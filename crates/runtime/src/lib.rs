@@ -74,6 +74,7 @@ pub use resize::ResizeError;
 pub use runtime::{
     Engine, Runtime, RuntimeConfig, clients, conditions, discard_volume, set_hold_out,
 };
+pub use runtime::{LeftBehind, leave};
 pub use service::{
     CalibrateError, Discarded, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeCondition,
     VolumeSettings, VolumeStatus,

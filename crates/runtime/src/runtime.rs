@@ -5,6 +5,8 @@
 
 mod stop;
 
+pub use stop::{LeftBehind, leave};
+
 use crate::background::BackgroundShares;
 use crate::error::{StartError, VolumeError};
 use crate::huge_pages::Collapser;

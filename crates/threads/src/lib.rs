@@ -13,7 +13,13 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 use std::{io, process};
+
+/// How long a stop waits for a thread that may wait for a device.
+const JOIN_LIMIT: Duration = Duration::from_secs(30);
+/// The interval at which it looks.
+const POLL: Duration = Duration::from_millis(1);
 
 thread_local! {
     static IS_ESSENTIAL: Cell<bool> = const { Cell::new(false) };
@@ -62,6 +68,24 @@ impl Thread {
             work()
         })
     }
+}
+
+/// Waits until a thread has ended, but only for as long as a device may take to answer: 30 seconds.
+/// Returns whether it has.
+pub fn join_within_limit(thread: JoinHandle<()>) -> bool {
+    join_within(thread, JOIN_LIMIT)
+}
+
+fn join_within(thread: JoinHandle<()>, limit: Duration) -> bool {
+    let until = Instant::now() + limit;
+    while !thread.is_finished() {
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(POLL);
+    }
+    let _ = thread.join();
+    true
 }
 
 /// Makes the calling thread essential, for the main thread.
@@ -120,5 +144,18 @@ mod tests {
         });
         assert_eq!(thread.unwrap().join().unwrap(), Ok(0));
         assert!(!is_essential(), "threads of tests and of tokio are not essential");
+    }
+
+    #[test]
+    fn a_thread_that_does_not_end_is_not_waited_for() {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let hangs = Thread::named("hangs").spawn(move || {
+            let _ = ended.recv();
+        });
+        let hangs = hangs.unwrap();
+        assert!(!join_within(hangs, Duration::from_millis(5)));
+        drop(end);
+        let ends = Thread::named("ends").spawn(|| ()).unwrap();
+        assert!(join_within_limit(ends));
     }
 }

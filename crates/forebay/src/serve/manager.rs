@@ -1,8 +1,11 @@
 //! Carries out the requests of the control server and of signals on the runtime.
 
 pub(super) mod add;
+mod leave;
 mod reload;
 mod remove;
+
+pub(super) use leave::leave_if_machine_stops;
 
 use super::analysis::{self, Analyzer};
 use super::background::Background;
@@ -326,12 +329,6 @@ impl Daemon {
         Ok(())
     }
 
-    /// Reports a volume that a command has changed.
-    fn changed(&self, name: &str) -> Result<VolumeStatus, Problem> {
-        self.log_ratio();
-        self.volume_status(name)
-    }
-
     fn spec_of(&self, name: &str) -> Result<VolumeSpec, Problem> {
         let found = self.state().volumes.iter().find(|spec| spec.name == name).cloned();
         found.ok_or_else(|| problem(VolumeError::Unknown(name.to_owned())))
@@ -478,7 +475,7 @@ impl Manager for Daemon {
     fn set_volume(&self, name: &str, change: VolumeChange) -> Result<VolumeStatus, Problem> {
         let _claim = self.claims.volume(name)?;
         self.change_claimed(name, &change)?;
-        self.changed(name)
+        changed(self, name)
     }
 
     fn pin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
@@ -486,7 +483,7 @@ impl Manager for Daemon {
         let (pins, _) = self.pins_and_size(name, &ranges)?;
         let pin = Some(pins.with(&ranges));
         self.change_claimed(name, &VolumeChange { pin, ..VolumeChange::default() })?;
-        self.changed(name)
+        changed(self, name)
     }
 
     fn unpin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
@@ -494,7 +491,7 @@ impl Manager for Daemon {
         let (pins, size_bytes) = self.pins_and_size(name, &ranges)?;
         let pin = Some(pins.without(&ranges, size_bytes));
         self.change_claimed(name, &VolumeChange { pin, ..VolumeChange::default() })?;
-        self.changed(name)
+        changed(self, name)
     }
 
     fn remove_volume(
@@ -602,6 +599,12 @@ impl Manager for Daemon {
         self.stopped.notify_one();
         Ok(())
     }
+}
+
+/// Reports a volume that a command has changed.
+fn changed(daemon: &Daemon, name: &str) -> Result<VolumeStatus, Problem> {
+    daemon.log_ratio();
+    daemon.volume_status(name)
 }
 
 /// The API's error for a failed change of a volume.

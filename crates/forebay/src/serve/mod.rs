@@ -29,6 +29,7 @@ mod progress;
 mod ratio;
 mod report;
 mod saves;
+mod shutdown;
 mod sizing;
 mod slow;
 mod space;
@@ -63,7 +64,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use successor::Successor;
-use wait::wait_for_stop;
+use wait::{End, wait_for_stop};
 use warm_lists::StateWarmLists;
 
 /// Maximum number of workers with `workers=auto`: more gain nothing on common machines.
@@ -140,7 +141,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     if let Some((dashboard, link)) = dashboard {
         control_servers.serve_dashboard(dashboard, link);
     }
-    tokio.block_on(wait_for_stop(&daemon, async || signals.next().await, keeper_socket));
+    let end = tokio.block_on(wait_for_stop(&daemon, async || signals.next().await, keeper_socket));
     // Before the control servers end, as it may start another one.
     drop(presence);
     drop(watchers);
@@ -153,7 +154,10 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         return Ok(ExitCode::from(keeper::UPGRADE_CODE));
     }
     kept.release();
-    tracing::info!("shutdown complete, all dirty data flushed");
+    match end {
+        End::Stopped => tracing::info!("shutdown complete, all dirty data flushed"),
+        End::Left => tracing::error!("shutdown complete, not all dirty data flushed"),
+    }
     Ok(ExitCode::SUCCESS)
 }
 

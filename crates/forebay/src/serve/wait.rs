@@ -3,7 +3,7 @@
 //! An error or a panic of either does not end the daemon: without a stop, the process must not
 //! exit.
 
-use super::manager::Daemon;
+use super::manager::{self, Daemon};
 use crate::keeper;
 use crate::report::sentence_of;
 use crate::signals::Signal;
@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tokio::task::{JoinError, JoinSet};
 
+/// Time between two looks whether the machine is shutting down, while a disk prevents a stop that a
+/// signal has requested.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two lines in the log about the progress of a stop.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -26,8 +29,21 @@ pub(super) trait Signalled: Send + Sync + 'static {
     /// Fails if dirty data cannot be flushed; the daemon then continues.
     fn stop_for_signal(&self, progress: ProgressFn<'_>) -> Result<(), Problem>;
 
+    /// Ends the daemon, whatever its disks do, if the machine is shutting down. Returns whether it
+    /// has.
+    fn leave_if_machine_stops(&self) -> bool;
+
     /// Waits until a signal or a client has stopped the daemon.
     async fn stopped(&self);
+}
+
+/// How a daemon has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// With all data on the disks, or for an upgrade.
+    Stopped,
+    /// Before the machine goes down, without data that disks have refused.
+    Left,
 }
 
 impl Signalled for Daemon {
@@ -40,6 +56,10 @@ impl Signalled for Daemon {
         Self::stop_for_signal(self, progress)
     }
 
+    fn leave_if_machine_stops(&self) -> bool {
+        manager::leave_if_machine_stops(self)
+    }
+
     async fn stopped(&self) {
         Self::stopped(self).await;
     }
@@ -50,10 +70,11 @@ pub(super) async fn wait_for_stop<D: Signalled>(
     daemon: &Arc<D>,
     mut next_signal: impl AsyncFnMut() -> Signal,
     mut keeper_socket: Option<UnixStream>,
-) {
+) -> End {
     // A stop does not wait for a reload, which may open a disk that hangs.
-    let (mut reload, mut stop) = (JoinSet::new(), JoinSet::new());
-    let (mut is_reload_due, mut is_stop_due) = (false, false);
+    let (mut reload, mut stop, mut leave) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+    let (mut is_reload_due, mut is_stop_due, mut is_refused) = (false, false, false);
+    let mut look = tokio::time::interval(LOOK_INTERVAL);
     loop {
         if is_reload_due && reload.is_empty() {
             is_reload_due = false;
@@ -68,15 +89,24 @@ pub(super) async fn wait_for_stop<D: Signalled>(
         }
         tokio::select! {
             biased;
-            () = daemon.stopped() => return,
+            () = daemon.stopped() => return End::Stopped,
             Some(ended) = stop.join_next() => match outcome(ended) {
-                Ok(()) => return,
+                Ok(()) => return End::Stopped,
                 // Exiting now would lose the data that the disk refuses.
                 Err(error) => {
                     keeper::notify_continuing(&mut keeper_socket).await;
                     tracing::error!(error, "shutdown failed, continuing to serve");
+                    is_refused = true;
+                    look.reset_immediately();
                 }
             },
+            Some(left) = leave.join_next() => if matches!(left, Ok(true)) {
+                return End::Left;
+            },
+            _ = look.tick(), if is_refused && stop.is_empty() && leave.is_empty() => {
+                let daemon = Arc::clone(daemon);
+                leave.spawn_blocking(move || daemon.leave_if_machine_stops());
+            }
             Some(ended) = reload.join_next() => {
                 if let Err(panic) = ended {
                     tracing::error!(%panic, "reload failed");
@@ -116,6 +146,7 @@ fn log_progress() -> impl Fn(Progress) + Send + Sync {
 mod tests {
     use super::*;
     use forebay_api::ErrorKind;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::{Receiver, Sender, channel};
     use tokio::io::AsyncReadExt;
     use tokio::sync::Notify;
@@ -129,6 +160,7 @@ mod tests {
         begun: UnboundedSender<&'static str>,
         reloads: Mutex<Receiver<Option<()>>>,
         stops: Mutex<Receiver<Option<Outcome>>>,
+        machine_stops: AtomicBool,
         stopped: Notify,
     }
 
@@ -146,6 +178,10 @@ mod tests {
         fn stop_for_signal(&self, _: ProgressFn<'_>) -> Outcome {
             self.begun.send("stop").unwrap();
             next(&self.stops)
+        }
+
+        fn leave_if_machine_stops(&self) -> bool {
+            self.machine_stops.load(Ordering::Relaxed)
         }
 
         async fn stopped(&self) {
@@ -177,7 +213,7 @@ mod tests {
     }
 
     /// Runs a script until the daemon has stopped.
-    async fn run(script: impl AsyncFnOnce(Arc<Fake>, Script)) {
+    async fn run(script: impl AsyncFnOnce(Arc<Fake>, Script)) -> End {
         let (signals, mut incoming) = unbounded_channel();
         let (sender, begun) = unbounded_channel();
         let ((reloads, reload_outcomes), (stops, stop_outcomes)) = (channel(), channel());
@@ -186,6 +222,7 @@ mod tests {
             begun: sender,
             reloads: Mutex::new(reload_outcomes),
             stops: Mutex::new(stop_outcomes),
+            machine_stops: AtomicBool::new(false),
             stopped: Notify::new(),
         });
         let script = script(
@@ -193,8 +230,9 @@ mod tests {
             Script { signals: signals.clone(), begun, reloads, stops, keeper },
         );
         let next_signal = async || incoming.recv().await.unwrap();
-        tokio::join!(wait_for_stop(&daemon, next_signal, Some(server)), script);
+        let (end, ()) = tokio::join!(wait_for_stop(&daemon, next_signal, Some(server)), script);
         drop(signals);
+        end
     }
 
     fn refused() -> Option<Outcome> {
@@ -234,6 +272,17 @@ mod tests {
             daemon.stopped.notify_one();
         })
         .await;
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_cannot_stop_ends_with_the_machine() {
+        let end = run(async |daemon, mut script: Script| {
+            script.signal_and_wait(Signal::Stop, "stop").await;
+            daemon.machine_stops.store(true, Ordering::Relaxed);
+            script.stops.send(refused()).unwrap();
+            script.wait_for_continuing().await;
+        });
+        assert_eq!(end.await, End::Left);
     }
 
     #[tokio::test]

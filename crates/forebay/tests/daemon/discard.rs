@@ -1,9 +1,14 @@
 //! `forebay volume discard`: a volume whose disk refuses its data is removed, and the data is in a
 //! file that `forebay rescue` applies.
 
+use crate::common::client::PATIENCE;
 use crate::common::random::Random;
+use crate::common::wait_until;
+use crate::power::FileUps;
 use crate::process::{Daemon, MIB, UNPROTECTED, make_file, run_forebay};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 const SIZE_BYTES: u64 = 8 * MIB;
 
@@ -116,4 +121,94 @@ fn a_volume_is_given_up_without_a_file_and_its_disk_takes_all_it_can() {
     let bytes = read(&disk);
     let taken = [0, MIB, 3 * MIB].map(|offset| bytes[offset as usize] == 7);
     assert_eq!(taken, [true, false, true]);
+}
+
+/// A machine that is shutting down, as far as the server can see: its `systemctl` says so once a
+/// file exists.
+fn start_on_a_machine(there: &Path, volumes: &[String], arguments: &[&str]) -> Daemon {
+    let script = format!(
+        "#!/bin/sh\ntest -e {} && echo stopping || echo running\n",
+        there.join("stopping").display()
+    );
+    let systemctl = there.join("systemctl");
+    std::fs::write(&systemctl, script).unwrap();
+    std::fs::set_permissions(&systemctl, PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", there.display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["serve", "--memory", "96MiB", "--workers", "2", "--keeper", "no"]);
+    command.args(arguments).env("PATH", path);
+    command.arg("--state").arg(there.join("state"));
+    command.arg("--nbd").arg(format!("unix:{}", there.join("nbd.sock").display()));
+    for volume in volumes {
+        command.args(["--volume", volume]);
+    }
+    Daemon::spawn(command, there.join("nbd.sock"))
+}
+
+/// The disk of volume `a` refuses everything, that of `b` works.
+fn a_shutdown_of_the_machine_leaves(settings: &str, arguments: &[&str], kept_in: Option<&str>) {
+    let directory = tempfile::tempdir().unwrap();
+    let (there, at) = (directory.path(), |name: &str| directory.path().join(name));
+    for disk in ["disk.img", "other.img"] {
+        make_file(at(disk), SIZE_BYTES);
+    }
+    make_file(at("journal"), 40 * MIB);
+    let ups = FileUps::start(at("ups"));
+    let placed = |text: &str| {
+        let journal = text.replace("JOURNAL", &at("journal").display().to_string());
+        journal
+            .replace("UPS", &at("ups").display().to_string())
+            .replace("VAULT", &at("vault").display().to_string())
+    };
+    let disk = at("disk.img").display().to_string();
+    let volumes = [
+        format!("a=error(kind=write):{disk},{}", placed(settings)),
+        format!("b={},{UNPROTECTED}", at("other.img").display()),
+    ];
+    let arguments: Vec<String> = arguments.iter().map(|argument| placed(argument)).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let daemon = start_on_a_machine(there, &volumes, &arguments);
+    if arguments.contains(&"--ups") {
+        wait_until("write-back begins", PATIENCE, || {
+            daemon.status()["power"]["write_back_allowed"] == true
+        });
+    }
+    let (expected, other) = (write(&daemon, "a", 1), write(&daemon, "b", 2));
+    daemon.terminate();
+    wait_until("the stop has failed", PATIENCE, || {
+        daemon.log().contains("shutdown failed, continuing to serve")
+    });
+    std::fs::write(at("stopping"), "").unwrap();
+    daemon.wait();
+    drop(ups);
+    let log = std::fs::read_to_string(at("log")).unwrap();
+    assert!(read(&at("other.img")) == other, "the other volume is on its disk");
+    let Some(kept_in) = kept_in else {
+        assert!(log.contains("dirty data is lost volume=\"a\""), "{log}");
+        return;
+    };
+    assert!(log.contains("dirty data is kept volume=\"a\""), "{log}");
+    let log_device = at(kept_in).display().to_string();
+    let state = at("state").display().to_string();
+    let apply = ["rescue", "apply", &log_device, "--volume", "a", "--to", &disk, "--state", &state];
+    let (code, text) = run_forebay(there, &[&apply[..], &["--force"]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    assert!(read(&at("disk.img")) == expected, "each acknowledged write is there");
+}
+
+#[test]
+fn a_shutdown_of_the_machine_leaves_data_in_the_journal() {
+    let settings = "mode=write-back,protection=journal,journal=JOURNAL";
+    a_shutdown_of_the_machine_leaves(settings, &[], Some("journal"));
+}
+
+#[test]
+fn a_shutdown_of_the_machine_leaves_data_in_the_vault() {
+    let arguments = ["--ups", "lab=file:UPS", "--ups-settle-seconds", "1", "--vault", "VAULT"];
+    a_shutdown_of_the_machine_leaves("mode=write-back,protection=ups", &arguments, Some("vault"));
+}
+
+#[test]
+fn a_shutdown_of_the_machine_does_not_wait_for_a_dead_disk() {
+    a_shutdown_of_the_machine_leaves(UNPROTECTED, &[], None);
 }

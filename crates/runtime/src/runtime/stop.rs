@@ -1,9 +1,10 @@
-//! The end of a runtime: a stop, which flushes everything, and a pause, which leaves the pool to
-//! another process.
+//! The end of a runtime: a stop, which flushes everything; a pause, which leaves the pool to
+//! another process; and an exit before the machine goes down, whatever the disks do.
 
 use super::Runtime;
-use crate::error::VolumeError;
-use crate::service::{POLL, Stall, flush_all, outstanding, save_all, wait_until_idle};
+use crate::error::{VolumeError, VolumeResult};
+use crate::service::{POLL, Stall, flush, flush_all, outstanding, save, save_all, wait_until_idle};
+use crate::shared::Volume;
 use crate::warm_up::LastSave;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -106,5 +107,80 @@ impl Runtime {
         shared.run_on_all(|tasks| tasks.stop(false))?;
         self.crew.wait(PAUSE);
         Ok(())
+    }
+}
+
+/// Dirty data that a volume's disk did not take before an exit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// The volume.
+    pub volume: String,
+    /// Bytes in dirty lines.
+    pub bytes: u64,
+    /// The journal or vault that keeps the data for the next start; `None` if it is lost.
+    pub kept_by: Option<String>,
+}
+
+/// Ends a runtime before the machine goes down, although disks refuse their data or do not answer:
+/// flushes and saves what it can, and leaves the rest in the journals, or in the vault if a UPS
+/// protects it, as if power had failed. Takes a disk's timeout for each disk that does not answer.
+/// The caller exits the process.
+///
+/// # Errors
+/// When the runtime has stopped.
+pub fn leave(runtime: &Runtime) -> Result<Vec<LeftBehind>, VolumeError> {
+    let shared = &*runtime.shared;
+    shared.stopping.store(true, Ordering::Relaxed);
+    shared.run_on(0, |tasks| tasks.accept(false))?;
+    shared.run_on_all(|tasks| tasks.drain_clients(None))?;
+    if let Err(error) = wait_until_idle(shared, None) {
+        tracing::error!(%error, "disconnecting clients whose requests are not answered");
+    }
+    shared.run_on_all(|tasks| tasks.drop_clients(None))?;
+    let mut volumes = shared.volumes.all();
+    volumes.retain(|volume| !volume.is_given_up() && flush_and_save(runtime, volume).is_err());
+    let dumped = dump(runtime, &volumes);
+    let mut left: Vec<LeftBehind> = volumes.iter().map(|it| left_of(runtime, it, dumped)).collect();
+    left.retain(|left| left.bytes > 0);
+    let unserved = runtime.unserved().into_iter();
+    left.extend(unserved.map(|(volume, bytes)| LeftBehind { volume, bytes, kept_by: None }));
+    runtime.volumes.learner().stop();
+    runtime.volumes.warm_ups().stop(LastSave::Yes);
+    shared.run_on_all(|tasks| tasks.stop(true))?;
+    runtime.crew.wait(PAUSE);
+    // Disks that hang may still use the pool.
+    std::mem::forget(Arc::clone(&runtime.shared));
+    Ok(left)
+}
+
+fn flush_and_save(runtime: &Runtime, volume: &Arc<Volume>) -> VolumeResult {
+    let done = flush(&runtime.shared, volume, &mut |_| {}).and_then(|()| save(volume));
+    done.inspect_err(|error| tracing::error!(volume = volume.name, %error, "data is left behind"))
+}
+
+/// Whether the volume's journal has all of its data.
+fn is_journalled(volume: &Volume) -> bool {
+    volume.journal.as_ref().is_some_and(|used| used.journal.status().failed.is_none())
+}
+
+/// Dumps the volumes among these that only a UPS protects. Returns whether that succeeded.
+fn dump(runtime: &Runtime, volumes: &[Arc<Volume>]) -> bool {
+    let under_ups =
+        volumes.iter().filter(|volume| volume.power.has_ups() && !is_journalled(volume));
+    let ids: Vec<_> = under_ups.map(|volume| volume.id).collect();
+    let Some(vault) = runtime.vault().filter(|_| !ids.is_empty()) else { return false };
+    runtime.halt_power(true);
+    let dumped = vault.leave(&ids);
+    dumped.inspect_err(|error| tracing::error!(%error, "dump failed")).is_ok()
+}
+
+fn left_of(runtime: &Runtime, volume: &Volume, is_dumped: bool) -> LeftBehind {
+    let journal = volume.journal.as_ref().filter(|_| is_journalled(volume));
+    let vault = runtime.vault().filter(|_| is_dumped && volume.power.has_ups());
+    let kept_by = journal.map(|used| format!("journal {}", used.journal.name()));
+    LeftBehind {
+        volume: volume.name.clone(),
+        bytes: runtime.shared.shards.dirty_bytes(volume.id),
+        kept_by: kept_by.or_else(|| vault.map(|vault| format!("vault {}", vault.name()))),
     }
 }

@@ -39,7 +39,7 @@ pub use settings::{VolumeChange, VolumeSettings};
 pub(crate) use status::Curves;
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 
-pub(crate) use drain::{POLL, flush_all, outstanding, save_all, wait_until_idle};
+pub(crate) use drain::{POLL, flush, flush_all, outstanding, save, save_all, wait_until_idle};
 pub(crate) use protectors::Protectors;
 
 use crate::error::{VolumeError, VolumeResult};

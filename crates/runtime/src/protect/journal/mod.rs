@@ -251,8 +251,10 @@ impl Journal {
         state.stopping = true;
         drop(state);
         self.wakeup.notify_all();
-        if let Some(thread) = self.thread.lock().take() {
-            let _ = thread.join();
+        if let Some(thread) = self.thread.lock().take()
+            && !forebay_threads::join_within_limit(thread)
+        {
+            tracing::error!(journal = %self.name, "device does not answer, stopping without it");
         }
         // Released only after the log is closed: until then, a start would restore from it.
         self.release(&names);

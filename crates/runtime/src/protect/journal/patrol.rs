@@ -87,7 +87,8 @@ impl Patrol {
     pub(super) fn stop(&self) {
         self.stops.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.lock().take() {
-            let _ = thread.join();
+            // It reads the journal's device, which may hang.
+            forebay_threads::join_within_limit(thread);
         }
     }
 

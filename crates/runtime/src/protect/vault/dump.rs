@@ -35,6 +35,15 @@ impl Vault {
         self.dump_after(volumes, deadline, || self.halt(volumes))
     }
 
+    /// As [`Vault::dump`], and keeps the dump until the process exits.
+    ///
+    /// # Errors
+    /// As [`Vault::dump`].
+    pub(crate) fn leave(&self, volumes: &[VolumeId]) -> Result<DumpReport, VaultError> {
+        self.is_left.store(true, Ordering::Relaxed);
+        self.dump(volumes, None)
+    }
+
     /// As [`Vault::dump`], and prepares the volumes with `prepare` instead of halting them.
     pub(super) fn dump_after(
         &self,
@@ -194,6 +203,9 @@ impl Vault {
     /// call this again.
     pub fn empty(&self) -> Result<(), VaultError> {
         let mut work = self.work();
+        if self.is_left.load(Ordering::Relaxed) {
+            return Err(VaultError::Dumping(self.name.clone()));
+        }
         if self.state().phase != VaultPhase::Dumped {
             return Ok(());
         }

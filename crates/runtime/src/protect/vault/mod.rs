@@ -164,6 +164,8 @@ pub struct Vault {
     /// Cancels measurements, drills and probes: a dump needs the device, the machine is on battery,
     /// or the server stops.
     cancelled: AtomicBool,
+    /// The process is about to exit, and the next one needs the dump.
+    is_left: AtomicBool,
     /// Wakes the vault's thread.
     wakeup: LazyCondvar,
     on_void: OnVoid,
@@ -248,6 +250,7 @@ impl Vault {
             work: Lock::new(Work::new(batches, sequence, id)),
             record,
             cancelled: AtomicBool::new(false),
+            is_left: AtomicBool::new(false),
             wakeup: LazyCondvar::default(),
             on_void,
             thread: Lock::default(),
@@ -351,8 +354,10 @@ impl Vault {
         self.state().stopping = true;
         self.cancelled.store(true, Ordering::Relaxed);
         self.wakeup.notify_all();
-        if let Some(thread) = self.thread.lock().take() {
-            let _ = thread.join();
+        if let Some(thread) = self.thread.lock().take()
+            && !forebay_threads::join_within_limit(thread)
+        {
+            tracing::error!(vault = %self.name, "device does not answer, stopping without it");
         }
     }
 
