@@ -41,6 +41,8 @@ is_active() {
   [[ $(show MainPID) == "$1" && $(show NRestarts) == 0 ]]
 }
 
+is_restarted() { [[ $(show NRestarts) == 1 && $(show ActiveState) == active ]] && serves second; }
+
 say "systemd $(systemctl --version | sed -n '1s/^systemd \([0-9]*\).*/\1/p')"
 within 600 "booted" is_booted
 systemctl is-active forebay
@@ -56,6 +58,13 @@ TOML
 systemctl reload forebay
 within 120 "reloaded" serves second
 is_active "$keeper"
+cp /etc/forebay.toml /tmp/good.toml
+echo 'mistake = 1' >/etc/forebay.toml
+if systemctl reload forebay; then say "a reload of a wrong file passed"; exit 1; fi
+cp /tmp/good.toml /etc/forebay.toml
+is_active "$keeper"
+serves second
+say "a reload of a wrong file failed"
 
 old=$(server)
 forebay upgrade --state "$state"
@@ -66,6 +75,10 @@ old=$(server)
 kill -KILL "$old"
 within 120 "served again after a kill" is_new_server "$old"
 is_active "$keeper"
+
+kill -KILL "$keeper"
+within 120 "served again after a kill of the keeper" is_restarted
+keeper=$(show MainPID)
 
 systemctl restart forebay
 systemctl is-active forebay
