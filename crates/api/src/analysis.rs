@@ -65,8 +65,10 @@ impl fmt::Display for AnalysisState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AnalysisRequest {
-    /// The length of the phase `measure` in seconds: 1 to 604800.
-    pub measure_seconds: u64,
+    /// The length of the phase `measure` in seconds, in which the volumes are served without their
+    /// cache: 1 to 604800. Null: each volume gets its cache back as soon as it has had enough
+    /// requests, after an hour at most, and the phase ends with the last one.
+    pub measure_seconds: Option<u64>,
     /// The length of the phase `learn` in seconds: 1 to 604800.
     pub learn_seconds: u64,
     /// The length of the phase `accelerate` in seconds: 1 to 604800.
@@ -81,13 +83,33 @@ impl Default for AnalysisRequest {
     fn default() -> Self {
         let day = 24 * 60 * 60;
         Self {
-            measure_seconds: day,
+            measure_seconds: None,
             learn_seconds: day,
             accelerate_seconds: day,
             hold_out_percent: 1,
             volumes: Vec::new(),
         }
     }
+}
+
+impl AnalysisRequest {
+    /// The longest that the phase `measure` takes without a length, in seconds.
+    pub const MEASURE_SECONDS: u64 = 60 * 60;
+
+    /// The longest that the phase `measure` takes, in seconds.
+    pub fn measure_seconds_max(&self) -> u64 {
+        self.measure_seconds.unwrap_or(Self::MEASURE_SECONDS)
+    }
+}
+
+/// What an analysis means for a volume in its phase `measure`: the volume is served as if there
+/// were no cache.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct CacheOff {
+    /// Since when, in UTC.
+    pub since: String,
+    /// For how long still, in seconds, at most.
+    pub seconds_left: u64,
 }
 
 /// A period during an analysis in which the server was not running.
@@ -114,7 +136,7 @@ pub struct AnalysisStatus {
     pub ended_at: Option<String>,
     /// The time that was analyzed so far, in seconds, without interruptions.
     pub analyzed_seconds: f64,
-    /// The time left, in seconds.
+    /// The time left, in seconds, at most.
     pub remaining_seconds: f64,
     /// Complete intervals, each with other regions held out.
     pub batches: u64,
@@ -200,7 +222,7 @@ pub struct AnalysisBatch {
     pub seconds: f64,
     /// The processor time of the server, in seconds.
     pub cpu_seconds: f64,
-    /// The volumes that were served for the whole interval.
+    /// The volumes that were analyzed for the whole interval.
     pub volumes: Vec<AnalysisVolume>,
 }
 

@@ -193,8 +193,10 @@ fn analysis() {}
 
 /// Starts an analysis of the benefit
 ///
-/// In its first phase, volumes are served as if there were no cache. It replaces a former analysis
-/// that has ended. It survives restarts of the server.
+/// In its first phase, `measure`, the volumes are served as if there were no cache: their clients
+/// wait for the disks, for an hour at most unless the request says otherwise. Then the cache works
+/// again, except for the share of the regions that is held out. It replaces a former analysis that
+/// has ended. It survives restarts of the server.
 #[utoipa::path(post, path = paths::ANALYSIS, tag = "server", request_body = AnalysisRequest,
     responses(
         (status = 201, description = "The progress", body = AnalysisStatus),

@@ -43,7 +43,7 @@ mod write_back;
 
 pub use analysis::{
     Analysis, AnalysisBatch, AnalysisInterruption, AnalysisPhase, AnalysisRequest, AnalysisState,
-    AnalysisStatus, AnalysisVolume, SizeTimes,
+    AnalysisStatus, AnalysisVolume, CacheOff, SizeTimes,
 };
 pub use background::{BackgroundShare, BackgroundStatus};
 pub use blocking::BlockingClient;

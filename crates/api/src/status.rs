@@ -2,7 +2,7 @@
 //! added, and never decrease.
 
 use crate::{
-    BackgroundStatus, CacheRatio, Counters, CurveStatus, Damage, DiskUse, GatherStatus,
+    BackgroundStatus, CacheOff, CacheRatio, Counters, CurveStatus, Damage, DiskUse, GatherStatus,
     GeometryStatus, JournalStatus, Latencies, LearnStatus, PatrolStatus, PinStatus, PoolDivision,
     PowerStatus, SavedStatus, VaultStatus, VolumeSettings, WarmUpStatus, WriteBackFigures,
 };
@@ -247,6 +247,9 @@ pub struct VolumeStatus {
     /// Why the modes differ, if they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_mode_reason: Option<String>,
+    /// Since when an analysis has its cache off, and how long still; null if none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_off: Option<CacheOff>,
     /// What preserves acknowledged writes that are not on the disk: `journal`, `ups`,
     /// `journal+ups`, `none`, or `unstated`.
     pub protection: String,

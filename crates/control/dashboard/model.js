@@ -4,6 +4,8 @@
 // The counters of the API only grow. An interval is the difference of two statuses. The total is
 // the sum of the differences of all volumes, so adding or removing a volume does not falsify it.
 
+import { seconds } from "/format.js";
+
 const FINE_POINTS = 900;
 const COARSE_SECONDS = 15;
 const COARSE_POINTS = 1440;
@@ -315,7 +317,13 @@ export function problems(status) {
       bad(`${name}: ${volume.state_reason ?? volume.state}`, name, remedy);
     }
     if (volume.state === "flushing") warn(`${name} is being flushed or restored`, name);
-    if (volume.effective_mode !== volume.mode) {
+    if (volume.cache_off) {
+      const { since, seconds_left } = volume.cache_off;
+      const what = volume.effective_mode === "write-back" ? "cache is off for reads" : "cache is off";
+      warn(`${name}: its ${what} since ${since}, for an analysis: ${
+        seconds(seconds_left)} more at most`, name,
+        "Run forebay analyze stop to have it on at once.");
+    } else if (volume.effective_mode !== volume.mode) {
       warn(`${name} works in ${volume.effective_mode}, not ${volume.mode}: ${
         volume.effective_mode_reason ?? "no reason given"}`, name);
     }

@@ -100,6 +100,8 @@ const FIGURES: &[Figure] = &[
     (Gauge, "volume_dirty_bytes", "Data that is not on the disk.", |v| v.dirty_bytes as f64),
     (Gauge, "volume_frozen", "Whether nothing is admitted into memory.",
         |v| f64::from(u8::from(v.frozen))),
+    (Gauge, "volume_cache_off_seconds_left", "How long an analysis keeps the cache off, at most.",
+        |v| v.cache_off.as_ref().map_or(0.0, |off| off.seconds_left as f64)),
     (Gauge, "volume_mean_dirty_seconds", "How long data was dirty on average, or has been.",
         |v| v.write_back.mean_dirty_ms as f64 / 1e3),
     (Gauge, "volume_dirty_for_seconds", "No dirty data is older than this.",

@@ -379,6 +379,7 @@ impl Daemon {
     /// The volumes of the runtime, in the order in which they were added.
     fn volumes(&self, figures: &RuntimeStatus) -> Vec<VolumeStatus> {
         let (power, stripe_bytes_max) = (self.power_status(), self.runtime.stripe_bytes_max());
+        let off = self.analyzer.cache_off();
         let by_name: HashMap<&str, _> =
             figures.volumes.iter().map(|volume| (&*volume.name, volume)).collect();
         let state = self.state();
@@ -386,7 +387,11 @@ impl Daemon {
             by_name.get(&*spec.name).map(|volume| {
                 let memory = &figures.memory;
                 let status = report::volume(spec, volume, memory, power.as_ref(), stripe_bytes_max);
-                VolumeStatus { notes: self.notes.of(&spec.name), ..status }
+                let status = VolumeStatus { notes: self.notes.of(&spec.name), ..status };
+                match off.as_ref().filter(|off| off.names.contains(&spec.name)) {
+                    Some(off) => report::with_cache_off(status, off.off.clone()),
+                    None => status,
+                }
             })
         });
         pairs.collect()

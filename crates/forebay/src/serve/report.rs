@@ -4,10 +4,10 @@ use super::condition;
 use super::statistics::{counters, disk_use, latencies};
 use crate::report::sentence_of;
 use forebay_api::{
-    CacheRatio, CurvePoint, CurveStatus, Damage, ForecastScore, ForecastStatus, GatherSource,
-    GatherStatus, GovernorStatus, LearnState, LearnStatus, Memory, MemoryOutlook as OutlookStatus,
-    MemorySizing, PatrolStatus, PinState, PinStatus, PowerStatus, SavedStatus, VolumeStatus,
-    WarmUpState, WarmUpStatus, WriteBackFigures,
+    CacheOff, CacheRatio, CurvePoint, CurveStatus, Damage, ForecastScore, ForecastStatus,
+    GatherSource, GatherStatus, GovernorStatus, LearnState, LearnStatus, Memory,
+    MemoryOutlook as OutlookStatus, MemorySizing, PatrolStatus, PinState, PinStatus, PowerStatus,
+    SavedStatus, VolumeStatus, WarmUpState, WarmUpStatus, WriteBackFigures,
 };
 use forebay_config::VolumeSpec;
 use forebay_runtime::{
@@ -106,6 +106,22 @@ pub(super) fn volume(
         latency: latencies(&figures.latencies),
         disk: disk_use(&statistics, figures.disk.in_flight),
         ..forebay_control::configured_status(spec)
+    }
+}
+
+/// The status of a volume whose cache is off for an analysis. Writes of an ordered volume are
+/// acknowledged from memory all the same, because of their order.
+pub(super) fn with_cache_off(status: VolumeStatus, off: CacheOff) -> VolumeStatus {
+    let cache_off = Some(off);
+    match status.mode {
+        forebay_api::Mode::Bypass => status,
+        forebay_api::Mode::WriteBack if status.ordered => VolumeStatus { cache_off, ..status },
+        _ => VolumeStatus {
+            effective_mode: forebay_api::Mode::Bypass,
+            effective_mode_reason: Some("an analysis has its cache off".to_owned()),
+            cache_off,
+            ..status
+        },
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
+use crate::metrics::{over_control, value};
 use crate::process::{Daemon, MIB, output_of, run_forebay};
 use serde_json::Value;
 use std::path::Path;
@@ -65,7 +66,7 @@ fn a_load_that_fits_memory_is_faster_and_the_report_is_written_in_all_forms() {
     assert_eq!(code, Some(1));
     assert!(text.contains("no analysis to report"), "{text}");
     let lengths = ["--measure", "2s", "--learn", "2s", "--accelerate", "14s"];
-    let start = ["analyze", "start", "--hold-out", "30"];
+    let start = ["analyze", "start", "--yes", "--hold-out", "30"];
     let (code, text) = daemon.run(&[&start[..], &lengths].concat());
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("phase 'measure'") && text.contains("volumes: disk"), "{text}");
@@ -116,7 +117,7 @@ fn a_busy_volume_is_compared_for_a_part_of_the_time_only() {
     let daemon =
         Daemon::start(directory.path(), "auto", "64MiB", &["disk=memory:32MiB".to_owned()]);
     let lengths = ["--measure", "1s", "--learn", "1s", "--accelerate", "10m"];
-    let start = ["analyze", "start", "--hold-out", "50"];
+    let start = ["analyze", "start", "--yes", "--hold-out", "50"];
     assert_eq!(daemon.run(&[&start[..], &lengths].concat()).0, Some(0));
     let end = AtomicBool::new(false);
     let report = std::thread::scope(|scope| {
@@ -158,7 +159,7 @@ fn an_analysis_continues_after_a_kill_in_each_phase_and_says_so() {
         let daemon = start();
         let [measure, learn, accelerate] = lengths;
         let lengths = ["--measure", measure, "--learn", learn, "--accelerate", accelerate];
-        let (code, text) = daemon.run(&[&["analyze", "start"][..], &lengths].concat());
+        let (code, text) = daemon.run(&[&["analyze", "start", "--yes"][..], &lengths].concat());
         assert_eq!(code, Some(0), "{text}");
         wait_for(&daemon, "phase", phase);
         let batches = analysis(&daemon)["batches"].clone();
@@ -169,7 +170,7 @@ fn an_analysis_continues_after_a_kill_in_each_phase_and_says_so() {
         assert_eq!(status["batches"], batches, "complete intervals are kept: {status}");
         let (_, text) = daemon.run(&["analyze", "status"]);
         assert!(text.contains(&format!("interrupted in the phase '{phase}'")), "{text}");
-        let (code, text) = daemon.run(&["analyze", "start"]);
+        let (code, text) = daemon.run(&["analyze", "start", "--yes"]);
         assert_eq!(code, Some(1));
         assert!(text.contains("an analysis is running") && text.contains("analyze stop"), "{text}");
         let (code, text) = daemon.run(&["analyze", "stop"]);
@@ -195,7 +196,7 @@ fn nothing_written_during_an_analysis_is_lost() {
         client.write(offset, &[1; 4096]).unwrap();
     }
     let lengths = ["--measure", "1h", "--learn", "1s", "--accelerate", "1s"];
-    assert_eq!(daemon.run(&[&["analyze", "start"][..], &lengths].concat()).0, Some(0));
+    assert_eq!(daemon.run(&[&["analyze", "start", "--yes"][..], &lengths].concat()).0, Some(0));
     for offset in offsets() {
         assert_eq!(client.read(offset, 4096).unwrap(), [1; 4096]);
         client.write(offset + 1024, &[2; 1024]).unwrap();
@@ -214,6 +215,61 @@ fn nothing_written_during_an_analysis_is_lost() {
     }
 }
 
+/// The first phase serves the volumes without the cache: everything that shows a volume says so.
+#[test]
+fn a_volume_whose_cache_is_off_for_an_analysis_says_so_everywhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = ["disk=memory:16MiB".to_owned(), "past=memory:16MiB,mode=bypass".to_owned()];
+    let daemon = Daemon::start(directory.path(), "auto", "64MiB", &volumes);
+    let metric = || {
+        let series = "forebay_volume_cache_off_seconds_left{volume=\"disk\"}";
+        value(&over_control(directory.path()), series)
+    };
+    assert_eq!(metric(), 0.0);
+    let start = ["analyze", "start", "--yes", "--measure", "2h", "--learn", "1h"];
+    let (code, text) = daemon.run(&start);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("for 2 h 0 min, volume disk will be served without the cache"), "{text}");
+    let status = daemon.status();
+    let [disk, past] = [&status["volumes"][0], &status["volumes"][1]];
+    assert_eq!(
+        (&disk["mode"], &disk["effective_mode"]),
+        (&"write-through".into(), &"bypass".into())
+    );
+    assert_eq!(disk["cache_off"]["since"], analysis(&daemon)["begun_at"]);
+    let left = disk["cache_off"]["seconds_left"].as_u64().unwrap();
+    assert!((6000..=7200).contains(&left), "{disk}");
+    assert!((6000.0..=7200.0).contains(&metric()));
+    assert!(past["cache_off"].is_null(), "{past}");
+    for arguments in [&["status"][..], &["status", "disk"]] {
+        let (_, text) = daemon.run(arguments);
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in ["its cache is off since 2", "for an analysis", "analyze stop"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+    assert_eq!(daemon.run(&["status", "--check"]).0, Some(3));
+    assert_eq!(daemon.run(&["analyze", "stop"]).0, Some(0));
+    assert!(daemon.status()["volumes"][0]["cache_off"].is_null());
+    assert_eq!(daemon.run(&["status", "--check"]).0, Some(0));
+    assert_eq!(metric(), 0.0);
+    daemon.stop();
+}
+
+#[test]
+fn without_a_terminal_an_analysis_starts_with_yes_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon =
+        Daemon::start(directory.path(), "auto", "64MiB", &["disk=memory:16MiB".to_owned()]);
+    let (code, text) = daemon.run(&["analyze", "start"]);
+    assert_eq!(code, Some(1), "{text}");
+    for part in ["volume disk", "without the cache", "at most 1 h", "--yes"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(analysis(&daemon)["state"], "none");
+    daemon.stop();
+}
+
 #[test]
 fn bad_input_is_refused_with_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
@@ -229,7 +285,7 @@ fn bad_input_is_refused_with_a_remedy() {
         (&["--hold-out", "51"], "51 percent"),
         (&["--hold-out", "-1"], "-1"),
     ] {
-        let (code, text) = daemon.run(&[&["analyze", "start"][..], arguments].concat());
+        let (code, text) = daemon.run(&[&["analyze", "start", "--yes"][..], arguments].concat());
         assert!(code == Some(1) || code == Some(2), "{code:?} {text}");
         assert!(text.contains(expected), "{text}");
     }
@@ -246,7 +302,7 @@ fn a_report_that_finds_no_space_leaves_the_former_one_and_can_be_repeated() {
     let daemon =
         Daemon::start(directory.path(), "auto", "64MiB", &["disk=memory:16MiB".to_owned()]);
     let lengths = ["--measure", "1s", "--learn", "1s", "--accelerate", "1s"];
-    assert_eq!(daemon.run(&[&["analyze", "start"][..], &lengths].concat()).0, Some(0));
+    assert_eq!(daemon.run(&[&["analyze", "start", "--yes"][..], &lengths].concat()).0, Some(0));
     wait_for(&daemon, "state", "complete");
     let page = directory.path().join("page.html");
     std::fs::write(&page, "the former one").unwrap();
@@ -282,7 +338,7 @@ fn slow_the_verdict_on_a_modelled_disk_is_what_a_client_sees() {
         let disk = "disk=model:hdd?size=64GiB,warm=no,learn=no".to_owned();
         let daemon = Daemon::start(directory.path(), "auto", "96MiB", &[disk]);
         let lengths = ["--measure", "60s", "--learn", "120s", "--accelerate", "120s"];
-        let start = ["analyze", "start", "--hold-out", "5"];
+        let start = ["analyze", "start", "--yes", "--hold-out", "5"];
         assert_eq!(daemon.run(&[&start[..], &lengths].concat()).0, Some(0));
         let (end, phase) = (AtomicBool::new(false), std::sync::Mutex::new(String::new()));
         let mut seen = std::collections::BTreeMap::<String, (u32, f64)>::new();

@@ -29,7 +29,7 @@ fn answer(mut stream: impl Read + Write, request: &str) -> (String, String) {
 const GET: &str = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 
 /// The metrics over the control socket.
-fn over_control(directory: &Path) -> String {
+pub fn over_control(directory: &Path) -> String {
     let stream = UnixStream::connect(directory.join("state/control.sock")).unwrap();
     let (head, body) = answer(stream, GET);
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
@@ -45,7 +45,8 @@ fn address(daemon: &Daemon) -> String {
     address.trim_matches('"').to_owned()
 }
 
-fn value(text: &str, series: &str) -> f64 {
+/// The value of a series.
+pub fn value(text: &str, series: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {series} in {text}")).parse().unwrap()
 }

@@ -2,11 +2,14 @@
 
 mod chart;
 mod comparison;
+mod confirm;
 mod csv;
 mod figures;
 mod html;
 mod json;
 mod text;
+
+pub(crate) use comparison::INTERVALS_MIN;
 
 use super::connect;
 use crate::arguments::{ShowArguments, StateArguments, seconds_with_unit};
@@ -25,10 +28,11 @@ use std::time::Duration;
 pub(crate) enum AnalyzeCommand {
     /// Start an analysis
     #[command(long_about = "Start an analysis of the benefit, in three phases: measure, with the \
-        volumes served as if there were no cache; learn, in which the cache fills; and \
+        volumes served as if there were no cache, for an hour at most unless --measure says \
+        otherwise; learn, in which the cache fills; and \
         accelerate, whose results count. Some regions of the volumes, other ones in each interval, \
         are served as if there were no cache all the while, for comparison. The analysis survives \
-        restarts of the server. Volumes in bypass are left out.")]
+        restarts of the server. Volumes in bypass are left out. Asks first on a terminal.")]
     Start(StartArguments),
     /// Show the progress of the analysis
     Status(ShowArguments),
@@ -47,9 +51,10 @@ pub(crate) struct StartArguments {
     /// The volumes [default: all that are not in bypass]
     #[arg(value_name = "VOLUME")]
     volumes: Vec<String>,
-    /// Length of the phase without the cache: a number with s, m, h or d
-    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = length)]
-    measure: u64,
+    /// Length of the phase without the cache: a number with s, m, h or d [default: until a volume
+    /// has had enough requests, 1h at most]
+    #[arg(long, value_name = "TIME", value_parser = length)]
+    measure: Option<u64>,
     /// Length of the phase in which the cache fills
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = length)]
     learn: u64,
@@ -59,6 +64,9 @@ pub(crate) struct StartArguments {
     /// Share of the regions that is served as if there were no cache, 1 to 50
     #[arg(long, value_name = "PERCENT", default_value = "1")]
     hold_out: u32,
+    /// Start without a question: the cache of the volumes is off during the first phase
+    #[arg(long)]
+    yes: bool,
     #[command(flatten)]
     state: StateArguments,
 }
@@ -106,7 +114,18 @@ fn start(arguments: StartArguments) -> anyhow::Result<()> {
         hold_out_percent: arguments.hold_out,
         volumes: arguments.volumes,
     };
-    let status = connect(&arguments.state)?.start_analysis(&request)?;
+    let client = connect(&arguments.state)?;
+    // Without a volume, there is nothing to ask: the server says what is wrong.
+    if let Some(announced) = text::announced(&request, &client.volume_list()?) {
+        match arguments.yes {
+            true => print(&format!("{announced}\n"))?,
+            false if !confirm::confirm(&announced)? => {
+                return print("the analysis is not started\n");
+            }
+            false => {}
+        }
+    }
+    let status = client.start_analysis(&request)?;
     print(&format!("the analysis is started\n{}", text::progress(&status)))
 }
 

@@ -4,10 +4,43 @@ use super::comparison::{Comparison, Worst};
 use super::figures::{Report, Sums, VolumeReport, times, verdict};
 use super::span;
 use crate::client::units::bytes;
-use forebay_api::{AnalysisPhase, AnalysisState, AnalysisStatus};
+use forebay_api::{
+    AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, Mode, VolumeStatus,
+};
 
 /// A larger part of the time is not worth a line.
 const NEARLY_ALL: f64 = 0.99;
+
+/// What an analysis will do, in a sentence; `None` if there is no volume to analyze.
+pub(super) fn announced(request: &AnalysisRequest, served: &[VolumeStatus]) -> Option<String> {
+    let volumes: Vec<&str> = match request.volumes.is_empty() {
+        true => {
+            let cached = served.iter().filter(|volume| volume.mode != Mode::Bypass);
+            cached.map(|volume| &*volume.name).collect()
+        }
+        false => request.volumes.iter().map(|name| &**name).collect(),
+    };
+    let plural = if volumes.len() == 1 { "volume" } else { "volumes" };
+    let names = (!volumes.is_empty()).then(|| volumes.join(", "))?;
+    let phases = [request.learn_seconds, request.accelerate_seconds];
+    Some(format!(
+        "for {}, {plural} {names} will be served without the cache, so clients wait for the disks; \
+         then the cache works again, except for {} % of the regions during {}; `forebay analyze \
+         stop` ends it at any time",
+        measure(request),
+        request.hold_out_percent,
+        span(phases.into_iter().fold(0, u64::saturating_add) as f64)
+    ))
+}
+
+/// The length of the phase without the cache.
+fn measure(request: &AnalysisRequest) -> String {
+    let longest = span(request.measure_seconds_max() as f64);
+    match request.measure_seconds {
+        Some(_) => longest,
+        None => format!("at most {longest}"),
+    }
+}
 
 /// The progress of an analysis.
 pub(super) fn progress(status: &AnalysisStatus) -> String {
@@ -15,9 +48,12 @@ pub(super) fn progress(status: &AnalysisStatus) -> String {
         AnalysisState::None => return "there is no analysis\n".to_owned(),
         AnalysisState::Running => {
             let phase = status.phase.map(|phase| phase.to_string()).unwrap_or_default();
+            let is_longest = status.phase == Some(AnalysisPhase::Measure)
+                && status.request.measure_seconds.is_none();
             format!(
-                "phase '{phase}': {} analyzed, {} left, {} intervals\n",
+                "phase '{phase}': {} analyzed, {}{} left, {} intervals\n",
                 span(status.analyzed_seconds),
+                if is_longest { "at most " } else { "" },
                 span(status.remaining_seconds),
                 status.batches
             )
@@ -43,7 +79,7 @@ fn asked_for(status: &AnalysisStatus) -> String {
     let request = &status.request;
     format!(
         "measure {}, learn {}, accelerate {}; {} % of the regions held out; volumes: {}\n",
-        span(request.measure_seconds as f64),
+        measure(request),
         span(request.learn_seconds as f64),
         span(request.accelerate_seconds as f64),
         request.hold_out_percent,

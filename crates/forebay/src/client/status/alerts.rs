@@ -1,6 +1,7 @@
 //! What is wrong, and what to do about it.
 
 use super::page::{Page, Piece, Style, cut};
+use crate::client::sentences;
 use crate::client::units::{bytes, count};
 use forebay_api::{
     JournalState, JournalStatus, LearnState, MemoryState, Mode, PinState, PowerStatus, Status,
@@ -173,9 +174,14 @@ pub(crate) fn volume(volume: &VolumeStatus) -> Vec<Alert> {
                 .remedy("see the server's log for the disk's error, and repair the disk"),
         });
     }
+    if let Some(off) = sentences::cache_off(volume) {
+        let remedy = "run `forebay analyze stop` to have it on at once";
+        alerts.push(Alert::warning("volume", name, off).remedy(remedy));
+    }
     // If the mode is bypass or write-through, a different effective mode is no problem: a change of
     // the mode is not complete yet.
-    if volume.mode == Mode::WriteBack && volume.effective_mode != Mode::WriteBack {
+    let is_off = volume.cache_off.is_some();
+    if volume.mode == Mode::WriteBack && volume.effective_mode != Mode::WriteBack && !is_off {
         let reason = volume.effective_mode_reason.as_ref().map(|reason| format!(": {reason}"));
         let reason = reason.unwrap_or_default();
         let text = format!("{} instead of {}{reason}", volume.effective_mode, volume.mode);

@@ -3,8 +3,9 @@
 //! the analysis. The client computes the results from them (`client/analyze`).
 //!
 //! In the phase `measure`, all regions are held out: the whole volume is served as if there were no
-//! cache, without a change of its settings. In the other phases, a share of the regions is held
-//! out, in a busy volume not all the time (`pace`).
+//! cache, without a change of its settings. Unless the request says how long, a volume gets its
+//! cache back as soon as it has had enough requests. In the other phases, a share of the regions is
+//! held out, in a busy volume not all the time (`pace`).
 
 mod convert;
 mod file;
@@ -13,18 +14,19 @@ mod pace;
 
 use super::periodic::Periodic;
 use super::vault::utc;
+use crate::client::analyze::INTERVALS_MIN;
 use convert::batch_volume;
 use file::AnalysisFile;
 use forebay_api::{
     Analysis, AnalysisBatch, AnalysisInterruption, AnalysisPhase, AnalysisRequest, AnalysisState,
-    AnalysisStatus, ErrorKind, Problem,
+    AnalysisStatus, CacheOff, ErrorKind, Problem,
 };
 use forebay_control::AnalysisManager;
 use forebay_runtime::{NamedStatistics, Runtime};
 use forebay_threads::Thread;
 use forebay_types::HoldOut;
 use machine::{Machine, Server};
-use pace::{Pace, part_of_time};
+use pace::{HELD_ENOUGH, Pace, part_of_time, requests};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,6 +77,12 @@ struct State {
     held_out: Vec<String>,
 }
 
+/// Volumes that are served as if there were no cache.
+pub(super) struct VolumesOff {
+    pub(super) names: Vec<String>,
+    pub(super) off: CacheOff,
+}
+
 struct Interval {
     phase: AnalysisPhase,
     begun_at: String,
@@ -107,6 +115,11 @@ impl Analyses {
     /// Its progress.
     fn status(&self, machine: &impl Machine) -> AnalysisStatus {
         self.state().status(machine)
+    }
+
+    /// The volumes whose cache is off now; `None` without any.
+    fn cache_off(&self, machine: &impl Machine) -> Option<VolumesOff> {
+        self.state().cache_off(machine)
     }
 
     /// All that it has counted.
@@ -220,6 +233,11 @@ impl Analyzer {
         let server = Server::new(runtime);
         Self { analyses: Analyses::open(state_dir, server.unix_seconds()), server }
     }
+
+    /// See [`Analyses::cache_off`].
+    pub(super) fn cache_off(&self) -> Option<VolumesOff> {
+        self.analyses.cache_off(&self.server)
+    }
 }
 
 impl AnalysisManager for Analyzer {
@@ -269,6 +287,28 @@ impl State {
         Duration::from_secs_f64(batches.map(|batch| batch.seconds).sum())
     }
 
+    /// The time that is left of a phase, at most.
+    fn left(&self, phase: AnalysisPhase) -> Duration {
+        let request = &self.analysis.status.request;
+        let mut volumes = request.volumes.iter();
+        match phase == AnalysisPhase::Measure && volumes.all(|name| self.is_measured(name)) {
+            true => Duration::ZERO,
+            false => length(request, phase).saturating_sub(self.done(phase)),
+        }
+    }
+
+    /// Whether a volume gets its cache back before the phase `measure` has its full length: it has
+    /// had enough intervals for an estimate, and enough requests in them.
+    fn is_measured(&self, name: &str) -> bool {
+        let Analysis { status, batches } = &self.analysis;
+        let measured = batches.iter().filter(|batch| batch.phase == AnalysisPhase::Measure);
+        let volumes = measured.flat_map(|batch| &batch.volumes).filter(|it| it.name == name);
+        let counts: Vec<u64> = volumes.map(requests).collect();
+        status.request.measure_seconds.is_none()
+            && counts.len() >= INTERVALS_MIN
+            && counts.iter().sum::<u64>() as f64 >= INTERVALS_MIN as f64 * HELD_ENOUGH
+    }
+
     /// The phase of the next interval, and the time that is left of that phase; `None` if there is
     /// no next interval.
     fn next(&self) -> Option<(AnalysisPhase, Duration)> {
@@ -276,9 +316,8 @@ impl State {
             return None;
         }
         AnalysisPhase::ALL.into_iter().find_map(|phase| {
-            let left = length(&self.analysis.status.request, phase).checked_sub(self.done(phase));
             // A shorter remainder gets no interval of its own.
-            left.filter(|left| *left > POLL / 2).map(|left| (phase, left))
+            Some((phase, self.left(phase))).filter(|(_, left)| *left > POLL / 2)
         })
     }
 
@@ -292,10 +331,9 @@ impl State {
         let begun = self.interval.as_ref().map(|interval| interval.begun);
         let current = begun.map_or(Duration::ZERO, |begun| machine.elapsed().saturating_sub(begun));
         let done: Duration = AnalysisPhase::ALL.iter().map(|&phase| self.done(phase)).sum();
-        let all: Duration =
-            AnalysisPhase::ALL.iter().map(|&phase| length(&status.request, phase)).sum();
+        let left: Duration = AnalysisPhase::ALL.iter().map(|&phase| self.left(phase)).sum();
         let is_running = status.state == AnalysisState::Running;
-        let left = if is_running { all.saturating_sub(done + current) } else { Duration::ZERO };
+        let left = if is_running { left.saturating_sub(current) } else { Duration::ZERO };
         AnalysisStatus {
             phase: self.phase(),
             analyzed_seconds: (done + current).as_secs_f64(),
@@ -303,6 +341,19 @@ impl State {
             batches: batches.len() as u64,
             ..status.clone()
         }
+    }
+
+    fn cache_off(&self, machine: &impl Machine) -> Option<VolumesOff> {
+        let interval = self.interval.as_ref()?;
+        let is_off = interval.phase == AnalysisPhase::Measure;
+        let elapsed = machine.elapsed().saturating_sub(interval.begun);
+        is_off.then(|| VolumesOff {
+            names: interval.paces.iter().map(|pace| pace.name().to_owned()).collect(),
+            off: CacheOff {
+                since: self.analysis.status.begun_at.clone(),
+                seconds_left: self.left(interval.phase).saturating_sub(elapsed).as_secs(),
+            },
+        })
     }
 
     /// Begins an interval, with other regions held out than in the one before.
@@ -314,7 +365,10 @@ impl State {
         // This interval takes the whole remainder of the phase, if the next one would be too short.
         let length = if left < length + length / 2 { left } else { length };
         let random = machine.random();
-        let paces = volumes.iter().zip(0..).map(|(name, number)| {
+        let is_over = |name: &str| phase == AnalysisPhase::Measure && self.is_measured(name);
+        let (over, analyzed): (Vec<_>, Vec<_>) = volumes.iter().partition(|name| is_over(name));
+        over.into_iter().for_each(|name| machine.set_hold_out(name, HoldOut::NONE));
+        let paces = analyzed.into_iter().zip(0..).map(|(name, number)| {
             let random = random.wrapping_add(number);
             let (hold_out, part) = match phase {
                 AnalysisPhase::Measure => (HoldOut::ALL, 1.0),
@@ -401,9 +455,9 @@ impl Interval {
 }
 
 /// The length of a phase.
-const fn length(request: &AnalysisRequest, phase: AnalysisPhase) -> Duration {
+fn length(request: &AnalysisRequest, phase: AnalysisPhase) -> Duration {
     Duration::from_secs(match phase {
-        AnalysisPhase::Measure => request.measure_seconds,
+        AnalysisPhase::Measure => request.measure_seconds_max(),
         AnalysisPhase::Learn => request.learn_seconds,
         AnalysisPhase::Accelerate => request.accelerate_seconds,
     })

@@ -7,13 +7,13 @@
 //! equally likely to be compared.
 
 use super::machine::Machine;
-use forebay_api::{AnalysisVolume, SizeTimes};
+use forebay_api::AnalysisVolume;
 use forebay_types::HoldOut;
 use std::time::Duration;
 
 /// Held-out requests in an interval that are enough. If the mean response times of regions differ
 /// by a tenth, more of them narrow the result by 1 % (`client/analyze/comparison_tests.rs`).
-const HELD_ENOUGH: f64 = 4_000.0;
+pub(super) const HELD_ENOUGH: f64 = 4_000.0;
 /// The windows of an interval.
 const WINDOWS: f64 = 4.0;
 /// The shortest window. None passes unnoticed, because it is longer than [`super::POLL`].
@@ -100,10 +100,7 @@ pub(super) fn part_of_time(
     share: f64,
     length: Duration,
 ) -> f64 {
-    let count = |classes: &[SizeTimes]| classes.iter().map(|class| class.requests).sum::<u64>();
-    let AnalysisVolume { served_reads, held_reads, served_writes, held_writes, .. } = before;
-    let lists = [served_reads, held_reads, served_writes, held_writes];
-    let requests: u64 = lists.into_iter().map(|list| count(list)).sum();
+    let requests = requests(before);
     let compared_seconds = before.compared_seconds.unwrap_or(seconds);
     if requests == 0 || compared_seconds <= 0.0 {
         return 1.0;
@@ -115,9 +112,17 @@ pub(super) fn part_of_time(
     (seconds_enough / length.as_secs_f64()).min(1.0)
 }
 
+/// The requests of an interval that were compared, held out or not.
+pub(super) fn requests(volume: &AnalysisVolume) -> u64 {
+    let AnalysisVolume { served_reads, held_reads, served_writes, held_writes, .. } = volume;
+    let lists = [served_reads, held_reads, served_writes, held_writes];
+    lists.into_iter().flatten().map(|class| class.requests).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_api::SizeTimes;
 
     const HALF_AN_HOUR: Duration = Duration::from_secs(1800);
     const ONE_PERCENT: f64 = 0.01;

@@ -6,9 +6,9 @@ use forebay_types::VolumeId;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// A machine with two volumes: `disk` and, in bypass, `past`. Each second, 10 reads of `disk` are
-/// served and 1 is held out; a thousand times as many if it is `busy`. They are compared while
-/// regions of it are held out.
+/// A machine with three volumes: `disk`, `idle` without requests, and, in bypass, `past`. Each
+/// second, 10 reads of `disk` are served and 1 is held out; a thousand times as many if it is
+/// `busy`. They are compared while regions of it are held out.
 #[derive(Default)]
 struct Fake {
     seconds: Cell<f64>,
@@ -36,7 +36,7 @@ impl Machine for Fake {
     }
 
     fn volumes(&self) -> Vec<(String, bool)> {
-        vec![("disk".into(), true), ("past".into(), false)]
+        vec![("disk".into(), true), ("idle".into(), true), ("past".into(), false)]
     }
 
     fn statistics(&self) -> Vec<NamedStatistics> {
@@ -50,7 +50,7 @@ impl Machine for Fake {
         arms.served_reads.sums_ns[3] = compared * 1_000_000;
         arms.held_reads.counts[3] = compared;
         arms.held_reads.sums_ns[3] = compared * 8_000_000;
-        let named = |id: u16, name: &str| NamedStatistics {
+        let named = |id: u16, name: &str, arms: ArmTimes| NamedStatistics {
             id: VolumeId(id),
             name: name.into(),
             identity: [self.identity.get(); 32],
@@ -60,7 +60,8 @@ impl Machine for Fake {
             statistics: statistics.clone(),
             arms,
         };
-        vec![named(0, "disk"), named(1, "past")]
+        let none = ArmTimes::default();
+        vec![named(0, "disk", arms), named(1, "idle", none), named(2, "past", none)]
     }
 
     fn set_hold_out(&self, volume: &str, hold_out: HoldOut) {
@@ -88,7 +89,8 @@ impl Fake {
 
 fn request(measure: u64, learn: u64, accelerate: u64) -> AnalysisRequest {
     AnalysisRequest {
-        measure_seconds: measure,
+        volumes: vec!["disk".into()],
+        measure_seconds: Some(measure),
         learn_seconds: learn,
         accelerate_seconds: accelerate,
         ..AnalysisRequest::default()
@@ -173,6 +175,51 @@ fn a_busy_volume_is_held_out_for_a_part_of_the_time_and_a_quiet_one_always() {
     let quiet = parts(AnalysisPhase::Accelerate).split_off(busy.len() + 1);
     assert!(quiet.iter().all(|&part| part == 1.0), "{quiet:?}");
     assert_eq!(fake.hold_out(), HoldOut::NONE);
+}
+
+#[test]
+fn without_a_length_each_volume_is_measured_until_it_has_enough_requests() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), Fake::default());
+    let analyses = open(&directory);
+    let off = || analyses.cache_off(&fake).map(|off| (off.names, off.off.seconds_left));
+    fake.busy.set(true);
+    analyses.start(AnalysisRequest::default(), &fake).unwrap();
+    assert_eq!(off(), Some((vec!["disk".into(), "idle".into()], 3600)));
+    // Seven intervals of 75 s are too few.
+    fake.pass(7.0 * 75.0 + 10.0, &analyses);
+    assert_eq!(off(), Some((vec!["disk".into(), "idle".into()], 3600 - 535)));
+    assert_eq!(fake.hold_out(), HoldOut::ALL);
+    fake.pass(75.0, &analyses);
+    assert_eq!(off(), Some((vec!["idle".into()], 3600 - 610)));
+    assert_eq!(fake.hold_out(), HoldOut::NONE, "its cache is on");
+    fake.pass(2950.0, &analyses);
+    assert_eq!(off(), Some((vec!["idle".into()], 40)));
+    let result = analyses.result(&fake);
+    let has = |name: &str| {
+        let batches = result.batches.iter();
+        batches.filter(|batch| batch.volumes.iter().any(|it| it.name == name)).count()
+    };
+    assert_eq!((has("disk"), has("idle")), (8, 47));
+    fake.pass(50.0, &analyses);
+    assert_eq!((analyses.status(&fake).phase, off()), (Some(AnalysisPhase::Learn), None));
+    assert!(!fake.hold_out().is_none(), "a share of its regions is held out");
+}
+
+#[test]
+fn the_phase_without_the_cache_ends_early_only_if_no_length_is_asked_for() {
+    for (measure_seconds, ends) in [(None, true), (Some(3600), false)] {
+        let (directory, fake) = (tempfile::tempdir().unwrap(), Fake::default());
+        let analyses = open(&directory);
+        fake.busy.set(true);
+        let request = AnalysisRequest { measure_seconds, ..request(1, 10, 10) };
+        analyses.start(request, &fake).unwrap();
+        fake.pass(601.0, &analyses);
+        let status = analyses.status(&fake);
+        let expected = if ends { AnalysisPhase::Learn } else { AnalysisPhase::Measure };
+        assert_eq!(status.phase, Some(expected));
+        assert_eq!(status.remaining_seconds < 20.0, ends, "{status:?}");
+        assert_eq!(open(&directory).status(&fake).phase, Some(expected), "after a restart");
+    }
 }
 
 #[test]
