@@ -64,6 +64,9 @@ impl<M: LineTable> Destager<'_, M> {
         let writeback = self.lines.volume.writeback_mut();
         if writeback.begin_sweep(self.lines.id, inputs, may_age, has_lost, self.lines.index) {
             writeback.scheduler.schedule_aging(now_ms, self.lines.quota);
+        } else {
+            let overdue_ms = Scheduler::aging_overdue_ms(self.lines.quota);
+            writeback.dirty.advance_ages(now_ms, overdue_ms);
         }
         self.pump(now_ms, out);
         self.bypass_elevator(now_ms, out);

@@ -84,6 +84,8 @@ struct Ages {
     old: u64,
     /// Of those among the others that are not old.
     young: u64,
+    /// When these times were to be advanced last.
+    checked: u64,
 }
 
 const fn bit(line: u64) -> u16 {
@@ -120,7 +122,7 @@ impl DirtyLines {
     }
 
     /// A time before which none of the lines became dirty, to a tick. Each pass by age brings it
-    /// forward, as soon as its lines are clean.
+    /// forward, as soon as its lines are clean; so does [`DirtyLines::advance_ages`].
     pub(crate) fn since_ms(&self) -> Option<u64> {
         let has_owed = self.owed_lines + self.taken_lines > 0;
         self.ages.map(|ages| if has_owed { ages.owed.min(ages.old) } else { ages.old })
@@ -129,7 +131,7 @@ impl DirtyLines {
     /// If lines are dirty and no time is known, sets `ms` as the time since when they are.
     pub(crate) fn record_time(&mut self, ms: u64) {
         if self.lines > 0 {
-            self.ages.get_or_insert(Ages { owed: ms, old: ms, young: ms });
+            self.ages.get_or_insert(Ages { owed: ms, old: ms, young: ms, checked: ms });
         }
     }
 
@@ -289,6 +291,7 @@ impl DirtyLines {
             owed,
             old: ages.young,
             young: now_ms,
+            checked: now_ms,
         });
         (self.owed_lines, self.taken_lines) = (0, 0);
         for chunk in self.chunks.values_mut() {
@@ -298,6 +301,21 @@ impl DirtyLines {
             self.taken_lines += chunk.taken().count_ones() as usize;
         }
         self.begin_sweep();
+    }
+
+    /// Advances the known age of the lines while no pass by age runs, in steps of `step_ms`. All
+    /// lines become old, once those that are old now are clean or owed.
+    pub(crate) fn advance_ages(&mut self, now_ms: u64, step_ms: u64) {
+        let Some(ages) = &mut self.ages else { return };
+        if now_ms < ages.checked.max(ages.young) + step_ms {
+            return;
+        }
+        ages.checked = now_ms;
+        if self.chunks.values().any(|chunk| chunk.old & !chunk.owed != 0) {
+            return;
+        }
+        (ages.old, ages.young) = (ages.young, now_ms);
+        self.chunks.values_mut().for_each(|chunk| chunk.old = chunk.dirty);
     }
 
     /// Makes a line no longer owed. `has_failed` if the disk refused it.
@@ -490,7 +508,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_plain_map(
-            steps in prop::collection::vec((0u8..8, 0u64..200), 0..300),
+            steps in prop::collection::vec((0u8..9, 0u64..200), 0..300),
             from in 0u64..200,
             stripe in prop::sample::select(vec![0u64, 4, 16, 24]),
         ) {
@@ -542,6 +560,12 @@ mod tests {
                         set.make_young(line);
                         oracle.insert(line, [in_destage, false, owed]);
                         dirty_at.insert(line, now_ms);
+                    }
+                    (8, _) => {
+                        set.advance_ages(now_ms, 1);
+                        for (&at, marks) in &mut oracle {
+                            marks[1] = set.chunk(at).old & bit(at) != 0;
+                        }
                     }
                     _ => {}
                 }

@@ -330,6 +330,12 @@ impl Scheduler {
         now_ms >= self.next_aging_ms + deferral_ms
     }
 
+    /// How long after a pass by age it is certain that something keeps the next one from running: a
+    /// backlog, or one flush after the other.
+    pub(crate) const fn aging_overdue_ms(quota: &Quota) -> u64 {
+        2 * quota.config().dirty_age_ms + ELEVATOR_AGE_MS
+    }
+
     /// Schedules the next pass by age.
     pub(crate) fn schedule_aging(&mut self, now_ms: u64, quota: &Quota) {
         self.next_aging_ms = now_ms + quota.config().dirty_age_ms;

@@ -301,6 +301,37 @@ fn the_age_of_dirty_data_is_bounded_while_a_volume_is_written_steadily() {
     assert!((age_ms..2 * age_ms).contains(&mean_ms), "{mean_ms}");
 }
 
+/// A backlog keeps the passes by age from running: the disk takes as many lines as are written.
+#[test]
+fn the_age_of_dirty_data_is_bounded_beside_a_backlog() {
+    let config = ShardConfig {
+        dirty_lines_max: 512,
+        dirty_lines_background: 16,
+        ..ShardConfig::for_slots(2048)
+    };
+    let mut rig = Rig::with(2048, 4096, Mode::WriteBack, config);
+    let mut written = 0;
+    let mut write = |rig: &mut Rig| {
+        written += 1;
+        dirty(rig, [written * 1237 % 512 * 8]);
+    };
+    (0..64).for_each(|_| write(&mut rig));
+    for step in 0..4_000 {
+        let now_ms = 1_000 + step * 50;
+        write(&mut rig);
+        rig.tick(now_ms);
+        if rig.shard.volume(VOLUME).dirty_lines() > 64 && !rig.ios.is_empty() {
+            rig.complete(0, Ok(()));
+        }
+        let volume = rig.shard.volume(VOLUME);
+        assert!(volume.dirty_lines() > 16, "there is a backlog");
+        let since_ms = volume.dirty_since_ms().expect("there is dirty data");
+        // Two steps of the age, and the time that the elevator takes for all lines.
+        let bound_ms = 65_000;
+        assert!(since_ms + bound_ms >= now_ms, "{since_ms} at {now_ms}");
+    }
+}
+
 /// While clients read, the disk gets no more at the dirty limit than the throttled writers would
 /// have in flight without a cache: a read must not wait for a megabyte of destages.
 #[test]
