@@ -318,6 +318,10 @@ pub struct VolumeStatus {
     /// seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<DiskStall>,
+    /// The I/Os that its disk has failed lately; 0 again at the first I/O that succeeds ten minutes
+    /// after the last of them. `counters.backend_errors` has all of them.
+    #[serde(default)]
+    pub disk_errors: u64,
     /// Bytes in memory.
     pub cached_bytes: u64,
     /// Dirty bytes among them.

@@ -110,8 +110,13 @@ pub struct DrillReport {
     pub disks_ms: u64,
     /// Milliseconds until the data was also read back and compared.
     pub total_ms: u64,
-    /// Bytes made durable per second.
+    /// Bytes made durable per second in this drill. The cache of a device takes a small amount
+    /// faster than the larger one of a measurement.
     pub bytes_per_second: u64,
+    /// Bytes made durable per second as last measured before, on which the dirty limit is based;
+    /// null if never.
+    #[serde(default)]
+    pub measured_bytes_per_second: Option<u64>,
     /// Whether the data read back matched.
     pub verified: bool,
     /// How often the vault's device failed and another place on it was used.

@@ -32,7 +32,7 @@ pub struct WriteBackFigures {
     pub mean_dirty_ms: u64,
     /// No dirty data is older than this, in milliseconds, to about a second: the time since the
     /// last moment without dirty data, since the pass by age before the last one, or since the
-    /// start of the server.
+    /// start of the server. While passes by age do not run, it advances in steps of 30 seconds.
     pub dirty_for_ms: u64,
     /// Failed destages; their data is retried.
     pub errors: u64,

@@ -18,7 +18,7 @@ use crate::count::{IoCount, IoCounter};
 use crate::spec::{Fields, SpecError, duration_ns};
 use crate::sync::{read, write};
 use crate::{Backend, Buffer, Description, Extent, Io, IoKind, OpenOptions};
-use forebay_types::{Blame, ByteRange, DiskGeometry, Fault, Remedy, SECTOR_BYTES, Size};
+use forebay_types::{Blame, ByteRange, Bytes, DiskGeometry, Fault, Remedy, SECTOR_BYTES, Size};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::path::PathBuf;
 use std::ptr::{NonNull, null_mut};
@@ -53,7 +53,7 @@ pub enum MemoryError {
         text: String,
     },
     /// The kernel refuses the mapping.
-    #[error("cannot map {size_bytes} bytes of memory")]
+    #[error("cannot map {} of memory", Bytes(*size_bytes))]
     Map {
         /// The requested size.
         size_bytes: u64,
@@ -124,7 +124,8 @@ pub enum MemoryError {
     },
     /// The image is of another size.
     #[error(
-        "the image {} holds a volume of {image_bytes} bytes, not {size_bytes}", path.display()
+        "the image {} holds a volume of {:#}, not {:#}",
+        path.display(), Bytes(*image_bytes), Bytes(*size_bytes)
     )]
     ImageSize {
         /// The image.

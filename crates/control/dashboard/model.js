@@ -331,8 +331,8 @@ export function problems(status) {
       const failed = counters.errors - counters.refused;
       warn(`${name} has answered ${failed} requests with an error`, name);
     }
-    if (counters.backend_errors > 0) {
-      warn(`${name}: its disk has failed ${counters.backend_errors} I/Os`, name,
+    if (volume.disk_errors > 0) {
+      warn(`${name}: its disk has failed ${volume.disk_errors} I/Os lately`, name,
         "See the server's log for the errors, and check the disk.");
     }
     if (pins.state === "failing" || pins.state === "refused") {

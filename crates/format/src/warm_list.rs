@@ -12,7 +12,7 @@
 //! The file is replaced as a whole: written under another name, made durable, and renamed.
 
 use crate::checksum;
-use forebay_types::{GRANULE_BYTES, Granule, LINE_VALUE_MAX};
+use forebay_types::{Bytes, GRANULE_BYTES, Granule, LINE_VALUE_MAX};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -124,7 +124,7 @@ impl std::fmt::Display for WarmListError {
             Self::Granule => f.write_str("an entry is invalid"),
             Self::OtherVolume => f.write_str("it belongs to another volume or backing"),
             Self::OtherHardware => f.write_str("it belongs to another disk"),
-            Self::OtherSize(bytes) => write!(f, "it belongs to a disk of {bytes} bytes"),
+            Self::OtherSize(size) => write!(f, "it belongs to a disk of {:#}", Bytes(*size)),
         }
     }
 }

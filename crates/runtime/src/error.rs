@@ -8,7 +8,7 @@ use crate::protect::vault::VaultError;
 use crate::service::{CalibrateError, Stall};
 use forebay_journal::identity::Evidence;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
-use forebay_types::{Action, Blame, Fault, IoError, Remedy};
+use forebay_types::{Action, Blame, Bytes, Fault, IoError, Remedy};
 use std::io;
 
 /// Why a runtime does not start.
@@ -24,6 +24,14 @@ pub enum StartError {
     /// The system refuses a thread or another resource of a worker.
     #[error("cannot start a worker")]
     Worker(#[from] io::Error),
+}
+
+/// The dirty data that a disk does not take, if there is any.
+fn and_unwritten(dirty_bytes: u64) -> String {
+    match dirty_bytes {
+        0 => String::new(),
+        _ => format!(", and {} of dirty data is not written to it", Bytes(dirty_bytes)),
+    }
 }
 
 /// The result of an operation on a volume.
@@ -64,8 +72,9 @@ pub enum VolumeError {
     BackingReadOnly(String),
     /// The disk fails to take dirty data.
     #[error(
-        "cannot write {dirty_bytes} dirty bytes of volume '{name}' to its backing store; the \
-         volume is still served, and nothing is lost"
+        "cannot write {} of dirty data of volume '{name}' to its backing store; the \
+         volume is still served, and nothing is lost",
+        Bytes(*dirty_bytes)
     )]
     Dirty {
         /// The volume.
@@ -78,8 +87,9 @@ pub enum VolumeError {
     },
     /// The disk hangs.
     #[error(
-        "the backing store of volume '{name}' has not answered for {seconds} s, and {dirty_bytes} \
-         dirty bytes are not written to it; the volume is still served, and nothing is lost"
+        "the backing store of volume '{name}' has not answered for {seconds} s{}; the volume is \
+         still served, and nothing is lost",
+        and_unwritten(*dirty_bytes)
     )]
     Hanging {
         /// The volume.
@@ -145,8 +155,9 @@ pub enum VolumeError {
     NoImage(String),
     /// The pool holds dirty data of a volume of this name on another disk.
     #[error(
-        "the pool holds {dirty_bytes} dirty bytes of volume '{name}' for {backing}, its previous \
-         backing store"
+        "the pool holds {} of dirty data of volume '{name}' for {backing}, its previous \
+         backing store",
+        Bytes(*dirty_bytes)
     )]
     OtherDisk {
         /// The volume.
@@ -158,8 +169,9 @@ pub enum VolumeError {
     },
     /// The pool holds dirty data of the volume, and its disk has been changed since.
     #[error(
-        "the pool holds {dirty_bytes} dirty bytes of volume '{name}', but {disk} is another disk \
-         or has been changed since ({evidence}); the data is kept, and the volume is not served"
+        "the pool holds {} of dirty data of volume '{name}', but {disk} is another disk \
+         or has been changed since ({evidence}); the data is kept, and the volume is not served",
+        Bytes(*dirty_bytes)
     )]
     ChangedDisk {
         /// The volume.
@@ -172,7 +184,10 @@ pub enum VolumeError {
         evidence: Evidence,
     },
     /// A stop would lose dirty data of a volume that is not served.
-    #[error("the pool holds {dirty_bytes} dirty bytes of volume '{name}', which is not served")]
+    #[error(
+        "the pool holds {} of dirty data of volume '{name}', which is not served",
+        Bytes(*dirty_bytes)
+    )]
     Unserved {
         /// The volume.
         name: String,
@@ -412,6 +427,18 @@ impl Fault for VolumeError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_that_hangs_without_dirty_data_leaves_none_unwritten() {
+        let text = |dirty_bytes| {
+            VolumeError::Hanging { name: "v".to_owned(), seconds: 30, dirty_bytes }.to_string()
+        };
+        let begin = "the backing store of volume 'v' has not answered for 30 s";
+        let end = "; the volume is still served, and nothing is lost";
+        assert_eq!(text(0), format!("{begin}{end}"));
+        let unwritten = ", and 1.5 MiB of dirty data is not written to it";
+        assert_eq!(text(3 << 19), format!("{begin}{unwritten}{end}"));
+    }
 
     #[test]
     fn a_measurement_that_failed_has_the_remedy_of_its_reason() {

@@ -9,7 +9,7 @@ use crate::locks::Lock;
 use crate::pool::{Pool, SLAB_BYTES};
 use crate::shared::Volume;
 use forebay_engine::retained_lines_max;
-use forebay_types::{Blame, Fault, LINE_BYTES, PinnedRanges, Remedy};
+use forebay_types::{Blame, Bytes, Fault, LINE_BYTES, PinnedRanges, Remedy};
 use forebay_volume::pinned_lines_by_shard;
 use std::sync::Arc;
 
@@ -18,7 +18,10 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum PinError {
     /// A range ends past the end of the volume.
-    #[error("a range to be pinned ends beyond the end of volume '{name}' ({size_bytes} bytes)")]
+    #[error(
+        "a range to be pinned ends beyond the end of volume '{name}' ({:#})",
+        Bytes(*size_bytes)
+    )]
     BeyondEnd {
         /// The volume.
         name: String,
@@ -27,9 +30,10 @@ pub enum PinError {
     },
     /// There is too little memory for the ranges.
     #[error(
-        "the pinned ranges of volume '{name}' would take {needed_bytes} bytes of memory: all \
-         volumes together may pin {bytes_max}, half of the memory for data, and others have pinned \
-         {others_bytes}"
+        "the pinned ranges of volume '{name}' would take {:#} of memory: all \
+         volumes together may pin {:#}, half of the memory for data, and others have pinned \
+         {:#}",
+        Bytes(*needed_bytes), Bytes(*bytes_max), Bytes(*others_bytes)
     )]
     Quota {
         /// The volume.
@@ -43,8 +47,9 @@ pub enum PinError {
     },
     /// One shard of the pool has too little memory for its part of the ranges.
     #[error(
-        "the pinned ranges of volume '{name}' and others would take {needed_bytes} bytes in one \
-         shard of the cache, which can pin at most {bytes_max}"
+        "the pinned ranges of volume '{name}' and others would take {:#} in one \
+         shard of the cache, which can pin at most {:#}",
+        Bytes(*needed_bytes), Bytes(*bytes_max)
     )]
     Uneven {
         /// The volume.

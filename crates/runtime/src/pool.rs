@@ -14,7 +14,7 @@ pub(crate) use header::{PoolVolume, Progress, checksum};
 use crate::locks::Lock;
 use forebay_engine::{LineMeta, SLOTS_MAX, ShardConfig, Slab, Slot};
 use forebay_types::limits::VOLUMES_MAX;
-use forebay_types::{LINE_BYTES, VolumeId};
+use forebay_types::{Bytes, LINE_BYTES, VolumeId};
 use header::{COPY_BYTES, HEADER_BYTES, Header, Layout};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::{Errno, FdFlags, pread};
@@ -42,7 +42,7 @@ const SHARDS_MAX: usize = 64;
 #[non_exhaustive]
 pub enum PoolError {
     /// The system has not enough memory or address space.
-    #[error("no memory for a pool of {bytes} bytes")]
+    #[error("no memory for a pool of {}", Bytes(*bytes))]
     Memory {
         /// Its size.
         bytes: u64,

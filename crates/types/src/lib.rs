@@ -4,6 +4,7 @@
 
 mod background;
 pub mod backing;
+mod bytes;
 mod disk;
 mod error;
 mod extent;
@@ -23,6 +24,7 @@ mod stripes;
 mod write_share;
 
 pub use background::BackgroundShare;
+pub use bytes::Bytes;
 pub use disk::DiskGeometry;
 pub use error::{IoError, IoResult};
 pub use extent::Extent;

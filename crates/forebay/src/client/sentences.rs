@@ -54,8 +54,8 @@ pub(super) fn drill(report: &DrillReport) -> String {
     let test = if report.test_data { " of test data" } else { "" };
     format!(
         "drill of {}: {}\n\
-         dirty: {}, saved: {}{test}, stable after {} ({}/s), disks flushed after {}, read \
-         back after {}\n\
+         dirty: {}, saved: {}{test}, stable after {} ({}/s; measured: {}), disks flushed \
+         after {}, read back after {}\n\
          read back: {}, {} as in memory, {} changed meanwhile, {} failures of the vault\n\
          battery: {}, dirty limit: {}\n\
          clients before: {}\n\
@@ -67,6 +67,7 @@ pub(super) fn drill(report: &DrillReport) -> String {
         bytes(report.bytes),
         seconds(report.write_ms),
         bytes(report.bytes_per_second),
+        or_unknown(report.measured_bytes_per_second.map(|rate| format!("{}/s", bytes(rate)))),
         seconds(report.disks_ms),
         seconds(report.total_ms),
         if report.verified { "verified" } else { "NOT VERIFIED" },

@@ -20,6 +20,7 @@ use crate::report::{sentence, with_remedy};
 use crate::signals::{Signal as Request, Signals};
 use anyhow::{Context, anyhow};
 use forebay_config::KeeperMode;
+use forebay_types::Bytes;
 use rules::{Action, Exit, Program, RestartPolicy, ServerRun};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
@@ -434,7 +435,7 @@ async fn wait_for_operator(pool: &OwnedFd, signals: &mut KeeperSignals) -> anyho
     match signals.forwarded.next().await {
         Request::Reload => Ok(()),
         Request::Stop => {
-            anyhow::bail!("stopped by a signal: {dirty_bytes} bytes of dirty data are lost")
+            anyhow::bail!("stopped by a signal: {} of dirty data is lost", Bytes(dirty_bytes))
         }
     }
 }

@@ -16,7 +16,7 @@ use forebay_backend::{Backend, Blocking, OpenOptions};
 use forebay_format::journal::{Released, VolumeEntry};
 use forebay_journal::identity::{DiskIdentity, Evidence};
 use forebay_journal::{self, Extent};
-use forebay_types::{ByteRange, Remedy, SECTOR_BYTES};
+use forebay_types::{ByteRange, Bytes, Remedy, SECTOR_BYTES};
 use serde_json::json;
 
 /// Arguments of `forebay rescue apply`.
@@ -95,12 +95,13 @@ pub(super) fn run(arguments: &ApplyArguments) -> anyhow::Result<()> {
     let outcome = if *dry_run { "would be written" } else { "written and verified" };
     let lost = match lost_bytes {
         0 => String::new(),
-        _ => format!(", {lost_bytes} bytes lost"),
+        lost => format!(", {} lost", Bytes(*lost)),
     };
     print(&format!(
-        "volume '{}' to {to} ({}): {written_bytes} bytes {outcome}, including {erased_bytes} \
-         bytes erased{lost}\n",
-        volume.name, evidence
+        "volume '{}' to {to} ({evidence}): {} {outcome}, including {} erased{lost}\n",
+        volume.name,
+        Bytes(*written_bytes),
+        Bytes(*erased_bytes)
     ))
 }
 
@@ -183,7 +184,7 @@ pub(super) fn check(
             Some(damage) if lacks_data => damage.to_string(),
             _ if source.is_unfinished() => "the dump is incomplete".to_owned(),
             _ if source.log.may_be_stale => POSSIBLY_STALE.to_owned(),
-            _ => format!("{beyond_end_bytes} bytes lie beyond the end of {to}"),
+            _ => format!("{} lie beyond the end of {to}", Bytes(beyond_end_bytes)),
         };
         let error = anyhow!(
             "part of the data that {here} held of volume '{name}' cannot be written: {cause}"

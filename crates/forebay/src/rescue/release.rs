@@ -7,6 +7,7 @@ use crate::report::{print, print_json, with_remedy};
 use anyhow::anyhow;
 use clap::Args;
 use forebay_format::journal::Released;
+use forebay_types::Bytes;
 use serde_json::json;
 
 /// Arguments of `forebay rescue discard`.
@@ -28,11 +29,10 @@ pub(super) fn discard(arguments: &DiscardArguments) -> anyhow::Result<()> {
     let source = arguments.source.open(!arguments.yes)?;
     let volume = source.find(&arguments.volume)?;
     let held = source.held(volume.number);
-    let (name, number, bytes) = (&volume.name, volume.number, held.write_bytes);
+    let (name, number, bytes) = (&volume.name, volume.number, Bytes(held.write_bytes));
     if !arguments.yes {
-        let error = anyhow!(
-            "{path} holds {bytes} bytes of volume '{name}' that may be missing from its disk"
-        );
+        let error =
+            anyhow!("{path} holds {bytes} of volume '{name}' that may be missing from its disk");
         return Err(with_remedy(error, "repeat the command with --yes to give them up for good"));
     }
     if source.log.may_be_stale {
@@ -42,10 +42,10 @@ pub(super) fn discard(arguments: &DiscardArguments) -> anyhow::Result<()> {
     source.log.check_release()?;
     release(&source, number, Released::Discarded)?;
     if *as_json {
-        let report = json!({ "volume": name, "number": number, "discarded_bytes": bytes });
+        let report = json!({ "volume": name, "number": number, "discarded_bytes": bytes.0 });
         return print_json(&report);
     }
-    print(&format!("volume '{name}': {bytes} bytes discarded\n"))
+    print(&format!("volume '{name}': {bytes} discarded\n"))
 }
 
 /// Marks a volume's records as void for good, and removes its reliance on the log.

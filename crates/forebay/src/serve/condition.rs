@@ -8,7 +8,7 @@ use super::periodic::Periodic;
 use forebay_api::VolumeState;
 use forebay_runtime::{DiskStall, VolumeCondition};
 use forebay_threads::Thread;
-use forebay_types::SECTOR_BYTES;
+use forebay_types::{Bytes, SECTOR_BYTES};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -74,9 +74,9 @@ fn reason_of(condition: &VolumeCondition) -> Option<String> {
         ));
     }
     if condition.lost_sectors > 0 {
-        let bytes = condition.lost_sectors * SECTOR_BYTES;
+        let lost = Bytes(condition.lost_sectors * SECTOR_BYTES);
         return Some(format!(
-            "{bytes} dirty bytes were damaged in memory beyond repair. Reads of them and FLUSH \
+            "{lost} of dirty data was damaged in memory beyond repair. Reads of them and FLUSH \
              fail until they are written again, or given up with `forebay volume trust {name}`"
         ));
     }

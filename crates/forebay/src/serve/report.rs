@@ -98,6 +98,7 @@ pub(super) fn volume(
         state,
         state_reason,
         stall: condition.stall.as_ref().map(condition::stall),
+        disk_errors: figures.disk_errors,
         cached_bytes: figures.cached_bytes,
         dirty_bytes: figures.dirty_bytes,
         damage: damage(figures),

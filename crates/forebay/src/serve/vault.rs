@@ -23,7 +23,7 @@ use forebay_runtime::{
     DrillReport as Figures, DumpReport, JournalId, Runtime, Vault, VaultPhase, VaultSettings,
     VolumeVault, vault_bytes_for,
 };
-use forebay_types::{Action, Remedy, Size, VolumeId};
+use forebay_types::{Action, Bytes, Remedy, Size, VolumeId};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io::Write;
@@ -260,9 +260,12 @@ pub(super) fn drill(
         return Err(Problem::new(ErrorKind::Invalid, "there is no vault for a drill", remedy));
     };
     let limit = DirtyLimit::new(power, pool_bytes, vault.dirty_bytes_max());
+    // The drill has the vault measured again.
+    let measured = vault.measured_bytes_per_second();
     let figures = vault.drill(volumes, limit.test_bytes).map_err(|error| problem(&error))?;
     let mut report = report_of(&vault.status().name, &figures, power);
     report.dirty_bytes_max = limit.now;
+    report.measured_bytes_per_second = measured;
     match write_report(&report, state_dir) {
         Ok(path) => report.path = Some(path.display().to_string()),
         Err(error) => tracing::error!(%error, "cannot write the drill's report"),
@@ -313,7 +316,7 @@ fn report_of(vault: &str, figures: &Figures, power: Option<&PowerStatus>) -> Dri
         _ => "battery unknown".to_owned(),
     };
     let test = if figures.is_test { " of test data" } else { "" };
-    let what = format!("{} bytes{test} in {} ms, {battery}", figures.bytes, figures.total_ms);
+    let what = format!("{}{test} in {} ms, {battery}", Bytes(figures.bytes), figures.total_ms);
     let verdict = if saved_in_time && figures.is_test {
         format!("nothing was dirty; as much as may be dirty was saved: {what}")
     } else if saved_in_time {
@@ -332,7 +335,8 @@ fn report_of(vault: &str, figures: &Figures, power: Option<&PowerStatus>) -> Dri
         write_ms: figures.write_ms,
         disks_ms: figures.disks_ms,
         total_ms: figures.total_ms,
-        bytes_per_second: figures.bytes_per_second(),
+        bytes_per_second: figures.bytes_per_second,
+        measured_bytes_per_second: None,
         verified: figures.verified,
         failures: figures.failures,
         same_bytes: figures.same_bytes,
@@ -442,6 +446,7 @@ mod tests {
             is_test: false,
             written_bytes: 8192,
             write_ms: 1500,
+            bytes_per_second: 2730,
             disks_ms: 1600,
             total_ms: 2500,
             verified: true,
@@ -464,8 +469,8 @@ mod tests {
             report_of("/v", &figures, None).verdict
         };
         let what = "in 2500 ms, no UPS is monitored";
-        assert_eq!(verdict(false), format!("everything dirty was saved: 4096 bytes {what}"));
-        let test = "nothing was dirty; as much as may be dirty was saved: 4096 bytes of test data";
+        assert_eq!(verdict(false), format!("everything dirty was saved: 4.0 KiB {what}"));
+        let test = "nothing was dirty; as much as may be dirty was saved: 4.0 KiB of test data";
         assert_eq!(verdict(true), format!("{test} {what}"));
         let unflushed = Figures { unflushed: vec!["d".into()], ..figures };
         assert!(!saved(&unflushed, None));

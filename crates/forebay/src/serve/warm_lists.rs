@@ -3,6 +3,7 @@
 use crate::identity::identity;
 use crate::marks;
 use forebay_runtime::WarmLists;
+use forebay_types::Bytes;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ pub(super) fn read_file(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
-        let message = format!("it is longer than {bytes_max} bytes");
+        let message = format!("it is longer than {}", Bytes(bytes_max));
         return Err(io::Error::new(ErrorKind::FileTooLarge, message));
     }
     Ok(Some(bytes))
@@ -83,7 +84,7 @@ mod tests {
         lists.write("a", b"a again").unwrap();
         assert_eq!(lists.read("a", 7).unwrap().unwrap(), b"a again");
         assert_eq!(lists.read("a/../b", 9).unwrap().unwrap(), b"of b");
-        assert_eq!(lists.read("a", 6).unwrap_err().to_string(), "it is longer than 6 bytes");
+        assert_eq!(lists.read("a", 6).unwrap_err().to_string(), "it is longer than 6 B");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "no temporary file");
         lists.remove("a").unwrap();
         lists.remove("a").unwrap();

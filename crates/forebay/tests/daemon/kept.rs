@@ -294,11 +294,11 @@ fn dirty_lines_of_an_unserved_volume_are_kept_until_it_is_added() {
         run_forebay(directory.path(), &["status"]).0 == Some(0)
     });
     let (code, text) = run_forebay(directory.path(), &["stop"]);
-    assert!(code == Some(1) && text.contains("4096 dirty bytes of volume 'disk'"), "{text}");
+    assert!(code == Some(1) && text.contains("4.0 KiB of dirty data of volume 'disk'"), "{text}");
     // The lines must not be written to another disk.
     let spec = |backing: &str| format!("disk={},{UNPROTECTED}", at(backing).display());
     let (code, text) = run_forebay(directory.path(), &["volume", "add", &spec("other.img")]);
-    assert!(code == Some(1) && text.contains("the pool holds 4096 dirty bytes"), "{text}");
+    assert!(code == Some(1) && text.contains("the pool holds 4.0 KiB of dirty data"), "{text}");
     let (code, text) = run_forebay(directory.path(), &["volume", "add", &spec("disk.img")]);
     assert!(code == Some(0), "{text}");
     assert_eq!(reconnect(&daemon).read(8192, 4096).unwrap(), content(2, 1));
@@ -366,7 +366,7 @@ fn a_stop_that_a_server_refused_is_not_repeated_to_the_next_one() {
     wait_until("it continues", PATIENCE, || daemon.log().contains("continuing to serve"));
     kill_and_wait(&daemon);
     let (code, text) = daemon.run(&["stop"]);
-    assert!(code == Some(1) && text.contains("4096 dirty bytes of volume 'disk'"), "{text}");
+    assert!(code == Some(1) && text.contains("4.0 KiB of dirty data of volume 'disk'"), "{text}");
 }
 
 #[test]

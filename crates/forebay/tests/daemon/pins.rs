@@ -159,7 +159,7 @@ fn ranges_that_cannot_be_pinned_are_refused_and_change_nothing() {
     refuse(&daemon, &["pin", "disk"], "required");
     refuse(&daemon, &["pin", "nosuch", "0+4096"], "no volume 'nosuch'");
     refuse(&daemon, &["unpin", "nosuch", "all"], "no volume 'nosuch'");
-    let beyond = "a range to be pinned ends beyond the end of volume 'disk' (536870912 bytes)";
+    let beyond = "a range to be pinned ends beyond the end of volume 'disk' (512 MiB)";
     refuse(&daemon, &["pin", "disk", "512MiB+1"], beyond);
     refuse(&daemon, &["pin", "disk", "511MiB+2MiB"], beyond);
     refuse(&daemon, &["unpin", "disk", "1TiB+1MiB"], beyond);
@@ -203,7 +203,7 @@ fn pins_of_the_configuration_that_are_refused_do_not_prevent_a_start() {
     assert!(daemon.log().contains("serving without pinned ranges"), "{}", daemon.log());
     let text = on_one_line(&succeed(&daemon, &["status"]));
     let alert = "warning volume disk: not pinned: a range to be pinned ends beyond the end of \
-                 volume 'disk' (536870912 bytes)";
+                 volume 'disk' (512 MiB)";
     assert!(text.contains(alert), "{text}");
     read_pinned(&mut daemon.client("disk"));
     // Other settings can be changed, and other ranges pinned.

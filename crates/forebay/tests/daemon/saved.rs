@@ -184,7 +184,7 @@ fn volumes_in_memory_that_cannot_be_served_are_refused_and_keep_their_images() {
     let whole = fs::read(&path).unwrap();
     let larger = volume(&path, "").replace("32MiB", "64MiB");
     let text = refused(&larger);
-    assert!(text.contains("holds a volume of 33554432 bytes, not 67108864"), "{text}");
+    assert!(text.contains("holds a volume of 32 MiB, not 64 MiB"), "{text}");
     let huge = volume(&path, "").replace("32MiB", "64TiB");
     let text = refused(&huge);
     assert!(text.contains("volume 'disk' takes 64TiB of memory beside the cache's"), "{text}");

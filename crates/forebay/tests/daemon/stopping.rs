@@ -93,7 +93,7 @@ fn sigterm_does_not_stop_a_daemon_with_dirty_data_that_its_disk_refuses() {
         daemon.terminate();
         wait_until("the failed stop is logged", PATIENCE, || {
             let failed = "shutdown failed, continuing to serve \
-                          error=\"cannot write 4096 dirty bytes of volume 'writes'";
+                          error=\"cannot write 4.0 KiB of dirty data of volume 'writes'";
             daemon.log().matches(failed).count() == times
         });
         assert_eq!(back.read(0, 4096), Ok(vec![7; 4096]), "the daemon keeps serving");

@@ -308,7 +308,7 @@ fn a_history_that_cannot_be_used_is_put_aside_and_begins_anew() {
     check("it is longer than");
     // The disk is larger now.
     make_file(place.path().join("disk.img"), DISK_BYTES + MIB);
-    check("it belongs to a disk of 67108864 bytes");
+    check("it belongs to a disk of 64 MiB");
 }
 
 #[test]

@@ -196,7 +196,7 @@ fn the_list_of_another_disk_is_ignored_and_another_content_is_read_from_the_disk
         hot_lines().into_iter().filter(|line| line * LINE < DISK_BYTES / 2).collect();
     let daemon = start(there, &volume(&there.join("disk.img")));
     wait_for_state(&daemon, "unusable");
-    assert!(daemon.log().contains("it belongs to a disk of 33554432 bytes"), "{}", daemon.log());
+    assert!(daemon.log().contains("it belongs to a disk of 32 MiB"), "{}", daemon.log());
     read_lines(&daemon, &lines[..], 2);
     daemon.stop();
     // The same size: the list is used, and the lines are those of the new disk.

@@ -105,6 +105,7 @@ impl VolumeService {
             vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
             samples: OnceLock::new(),
             error_log: Default::default(),
+            disk_errors: Default::default(),
             reads: Reads::default(),
             disk: DiskLoad::default(),
             internal_reads,

@@ -80,6 +80,8 @@ pub struct VolumeStatus {
     pub flush_failure: Option<IoError>,
     /// Its disk's oldest I/O, if that has not been answered for long.
     pub stall: Option<DiskStall>,
+    /// The I/Os that its disk has failed lately; 0 when that is over.
+    pub disk_errors: u64,
     /// How its disk is displaced, if it is not where it was opened.
     pub displaced: Option<Displaced>,
     /// Whether only the pool, under a UPS, holds its dirty data.
@@ -271,6 +273,7 @@ impl VolumeService {
                 half_added: volume.half_added.load(Ordering::Relaxed),
                 flush_failure: volume.flush.failure(),
                 stall: stalls.remove(&volume.id),
+                disk_errors: volume.disk_errors.failures(),
                 displaced: volume.presence.displaced(),
                 is_ups_only: volume.is_ups_only(),
                 halted: volume.power.is_halted(),

@@ -15,7 +15,7 @@ use crate::protect::vault::Vault;
 use crate::slow::SlowVolume;
 use crate::stats::{DiskLoad, InternalReads, RequestCounters, WorkerStats, add_up_counters};
 use crate::warm_up::Warm;
-use crate::worker::ErrorLog;
+use crate::worker::{DiskErrors, ErrorLog};
 use forebay_backend::Backend;
 use forebay_frontend::VolumeInfo;
 use forebay_journal::Freshness;
@@ -63,6 +63,7 @@ pub(crate) struct Volume {
     pub samples: OnceLock<KeptSamples>,
     /// Limits the log lines on I/Os that its disk fails.
     pub error_log: ErrorLog,
+    pub disk_errors: DiskErrors,
     pub reads: Reads,
     /// Its warm list and its warm-up.
     pub warm: Warm,

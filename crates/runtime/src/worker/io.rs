@@ -11,9 +11,11 @@ use forebay_volume::{JobId, Mergeable, merge};
 use std::sync::Arc;
 use std::time::Instant;
 
+mod disk_errors;
 mod error_log;
 mod in_flight;
 
+pub(crate) use disk_errors::DiskErrors;
 pub(crate) use error_log::ErrorLog;
 use in_flight::{InFlight, Member, Progress, Purpose, submit};
 
@@ -262,6 +264,7 @@ impl Ios {
         stats.counts.backend_answers.add(1);
         stats.counts.backend_errors.add(u64::from(result.is_err()));
         stats.record(io.latency_class(), took.as_nanos() as u64, 1);
+        io.volume.disk_errors.record(result.is_err(), ended_at);
         io.volume.disk.end(ended_at);
         if io.verb == Some(IoVerb::Read) {
             io.volume.reads.end(io.is_background(), ended_at, took);

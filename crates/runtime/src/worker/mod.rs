@@ -12,7 +12,7 @@ mod tasks;
 
 pub(crate) use crew::Crew;
 pub(crate) use host::{Token, WorkerHost, carry_out, release};
-pub(crate) use io::ErrorLog;
+pub(crate) use io::{DiskErrors, ErrorLog};
 pub(crate) use tasks::{Outstanding, Tasks};
 
 use crate::clients::{ClientClock, ClientTable, Completions, Context, Deliveries, InFlight};

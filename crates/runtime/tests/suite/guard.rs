@@ -132,7 +132,7 @@ fn with_the_write(disk: &dyn Backend) -> Vec<u8> {
 fn assert_quarantined(journal: &MemoryBackend, other: &Arc<MemoryBackend>, why: &str) {
     let before = content(&**other);
     let error = serve(journal, as_it_is, Arc::clone(other) as _).unwrap_err();
-    assert!(error.contains("holds 4096 bytes of volume 'v'"), "{error}");
+    assert!(error.contains("holds 4.0 KiB of volume 'v'"), "{error}");
     assert!(error.contains(why), "{error}");
     for remedy in
         ["write its contents to the disk", "discard its contents", "accept the changed disk"]

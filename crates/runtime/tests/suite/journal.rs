@@ -301,7 +301,7 @@ fn a_journal_needs_blocks_no_larger_than_those_of_its_log(engine: Engine) {
     let large = in_blocks(&memory(JOURNAL_BYTES), 65_536);
     let refused = server.runtime.open_journal(journal_settings(large));
     let error = refused.err().expect("it is refused").explained();
-    assert!(error.contains("blocks of 65536 bytes"), "{error}");
+    assert!(error.contains("blocks of 64 KiB"), "{error}");
 }
 
 fn a_full_journal_writes_through_and_is_reclaimed(engine: Engine) {
@@ -499,7 +499,7 @@ fn a_volume_of_the_same_name_on_another_disk_is_refused() {
     let mut settings = volume("v", Arc::clone(&disk) as _, &opened);
     settings.journal.as_mut().unwrap().identity = [0; 32];
     let error = second.runtime.add_volume(settings).err().unwrap().explained();
-    assert!(error.contains("holds 4096 bytes of volume 'v', but"), "{error}");
+    assert!(error.contains("holds 4.0 KiB of volume 'v', but"), "{error}");
     add(&second, "v", disk, &opened);
     assert_eq!(second.client("v").read(0, 4096).unwrap(), block(1));
     second.stop();

@@ -104,6 +104,8 @@ pub(crate) enum Verdict {
     NoMeasurableBenefit,
     /// There is too little data for an estimate.
     TooLittleData,
+    /// Nothing was held out, although there were enough requests.
+    NotCompared,
 }
 
 /// The interval in which served requests were slowest compared with its held-out ones.

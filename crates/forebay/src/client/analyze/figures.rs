@@ -1,7 +1,7 @@
 //! What a report says, computed from the counters of an analysis.
 
 use super::comparison::{
-    Comparison, Estimate, Interval, Pair, Times, Verdict, compare, compare_phases,
+    Comparison, Estimate, HELD_MIN, Interval, Pair, Times, Verdict, compare, compare_phases,
 };
 use forebay_api::{Analysis, AnalysisBatch, AnalysisPhase, AnalysisVolume, SizeTimes};
 use std::collections::BTreeSet;
@@ -67,7 +67,9 @@ impl Report {
     pub(super) fn of(analysis: Analysis) -> Self {
         let names: BTreeSet<&String> =
             analysis.batches.iter().flat_map(|b| b.volumes.iter().map(|v| &v.name)).collect();
-        let volumes = names.into_iter().map(|name| VolumeReport::of(name, &analysis.batches));
+        let share = f64::from(analysis.status.request.hold_out_percent) / 100.0;
+        let volumes = names.into_iter();
+        let volumes = volumes.map(|name| VolumeReport::of(name, &analysis.batches, share));
         let volumes = volumes.collect();
         Self { analysis, volumes }
     }
@@ -85,7 +87,7 @@ impl Report {
 }
 
 impl VolumeReport {
-    fn of(name: &str, batches: &[AnalysisBatch]) -> Self {
+    fn of(name: &str, batches: &[AnalysisBatch], share: f64) -> Self {
         let mut points = Vec::new();
         let mut begin_s = 0.0;
         for batch in batches {
@@ -118,7 +120,11 @@ impl VolumeReport {
         let worst = all.worst.and_then(|worst| of_phase(AnalysisPhase::Accelerate).nth(worst.at));
         let worst_at = worst.map(|point| point.begun_at.clone());
         let sums = AnalysisPhase::ALL.map(|phase| Sums::of(of_phase(phase)));
-        let (reads, writes) = (with(read_strata), with(write_strata));
+        let (reads, mut writes) = (with(read_strata), with(write_strata));
+        // The server leaves the writes of some volumes out of the comparison.
+        if writes.held == 0 && writes.served as f64 * share >= HELD_MIN as f64 {
+            writes.verdict = Verdict::NotCompared;
+        }
         Self { name: name.to_owned(), all, reads, writes, phases, worst_at, sums, points }
     }
 
@@ -147,6 +153,11 @@ pub(super) fn verdict(comparison: &Comparison) -> String {
             format!("no measurable benefit ({value} times as fast, 95 % interval {low} to {high})")
         }
         Verdict::TooLittleData => "too little data for a verdict".to_owned(),
+        Verdict::NotCompared => {
+            "not compared: a journal, a UPS or their order makes them wait for more than they \
+             would without a cache"
+                .to_owned()
+        }
     }
 }
 

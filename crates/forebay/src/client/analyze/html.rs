@@ -81,7 +81,7 @@ fn section(volume: &VolumeReport, ends: &[(String, f64)]) -> String {
     let class = match volume.all.verdict {
         Verdict::Faster => "faster",
         Verdict::Slower => "slower",
-        Verdict::NoMeasurableBenefit | Verdict::TooLittleData => "none",
+        Verdict::NoMeasurableBenefit | Verdict::TooLittleData | Verdict::NotCompared => "none",
     };
     let name = escape(&volume.name);
     let mut text =

@@ -41,6 +41,7 @@ fn comparison(comparison: &Comparison) -> Value {
         Verdict::Slower => "slower",
         Verdict::NoMeasurableBenefit => "no-measurable-benefit",
         Verdict::TooLittleData => "too-little-data",
+        Verdict::NotCompared => "not-compared",
     };
     json!({
         "kind": kind,

@@ -139,6 +139,27 @@ fn the_table_and_the_document_have_every_interval() {
     assert!((7.5..8.2).contains(&low), "{volume}");
 }
 
+/// The server counts no held-out writes of a volume with a journal, for example.
+#[test]
+fn writes_that_are_not_compared_are_no_lack_of_data() {
+    let mut analysis = analysis(8.0);
+    let mut with_writes = |requests: u64| {
+        for batch in &mut analysis.batches {
+            batch.volumes[0].served_writes =
+                vec![SizeTimes { up_to_bytes: 4096, requests, seconds: 1.0 }];
+        }
+        Report::of(analysis.clone())
+    };
+    // Of 12 intervals with 100 writes, one percent would be 12 held-out ones.
+    let few = text::summary(&with_writes(100));
+    assert!(few.contains("writes: too little data"), "{few}");
+    let report = with_writes(1000);
+    let text = text::summary(&report);
+    assert!(text.contains("writes: not compared: a journal, a UPS or their order"), "{text}");
+    assert!(html::page(&report).contains("not compared: a journal"));
+    assert!(json::document(&report).contains("\"not-compared\""));
+}
+
 #[test]
 fn a_file_that_cannot_be_written_leaves_the_former_one() {
     let directory = tempfile::tempdir().unwrap();

@@ -210,9 +210,10 @@ pub(crate) fn volume(volume: &VolumeStatus) -> Vec<Alert> {
     }
     let notes = volume.geometry.notes.iter().chain(&volume.notes);
     alerts.extend(notes.map(|note| Alert::warning("volume", name, note)));
-    if volume.counters.backend_errors > 0 {
-        let errors = volume.counters.backend_errors;
-        let text = format!("the disk has failed {} I/Os since the volume was added", count(errors));
+    if volume.disk_errors > 0 {
+        let errors = volume.disk_errors;
+        let plural = if errors == 1 { "" } else { "s" };
+        let text = format!("the disk has failed {} I/O{plural} lately", count(errors));
         alerts.push(
             Alert::warning("volume", name, text)
                 .remedy("see the server's log for the errors, and check the disk"),
@@ -437,7 +438,9 @@ mod tests {
                 notes: vec!["stripes of two widths".into()],
                 ..GeometryStatus::default()
             },
-            counters: Counters { backend_errors: 3, ..Counters::default() },
+            // Errors that are over are no alert.
+            counters: Counters { backend_errors: 5, ..Counters::default() },
+            disk_errors: 3,
             state: VolumeState::Flushing,
             ..named("ill")
         };
@@ -499,7 +502,7 @@ mod tests {
             "volume ill: flushing\n",
             "volume ill: not pinned: outside\n",
             "volume ill: stripes of two widths\n",
-            "volume ill: the disk has failed 3 I/Os",
+            "volume ill: the disk has failed 3 I/Os lately\n",
             "volume ill: its access history cannot be written\n",
             "volume ill: the disk fails reads",
             "journal /j: failed: a write failed\n",

@@ -1,6 +1,6 @@
 //! What the cache did: the figures of volumes since the start, or between two statuses.
 
-use forebay_api::{LatencySummary, Status, VolumeStatus};
+use forebay_api::{BackendIos, LatencySummary, Status, VolumeStatus};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,10 @@ pub(crate) struct Figures {
     pub(crate) saved_ios: i64,
     /// Bytes of clients minus those of the disks.
     pub(crate) saved_bytes: i64,
+    /// Reads of the disks that came before requests: read ahead, warm-ups, forecasts and pins.
+    pub(crate) early_ios: u64,
+    /// Bytes of these reads.
+    pub(crate) early_bytes: u64,
     /// Latencies of reads and writes that were served from memory.
     pub(crate) hit: Times,
     /// Latencies of reads and writes that waited for the disk.
@@ -71,6 +75,10 @@ impl Figures {
         let (counters, latency) = (&volume.counters, &volume.latency);
         let sum = |counts: &[u64]| counts.iter().fold(0, |sum: u64, &n| sum.saturating_add(n));
         let (reads, writes) = (counters.reads, counters.writes);
+        let early = |part: fn(&BackendIos) -> u64| {
+            let causes = ["prefetch", "preload", "pin"].map(|it| counters.backend_causes.get(it));
+            sum(&causes.map(|ios| ios.map_or(0, part)))
+        };
         let others = [counters.trims, counters.zeroes, counters.flushes];
         Self {
             requests: sum(&[reads, writes]),
@@ -79,6 +87,8 @@ impl Figures {
             bytes: sum(&[counters.read_bytes, counters.write_bytes]),
             saved_ios: counters.saved_ios,
             saved_bytes: counters.saved_bytes,
+            early_ios: early(|ios| ios.reads),
+            early_bytes: early(|ios| ios.read_bytes),
             hit: Times::of(&[&latency.read_hit, &latency.write_memory]),
             miss: Times::of(&[&latency.read_miss, &latency.write_disk]),
             read: Times::of(&[&latency.read_hit, &latency.read_miss]),
@@ -116,6 +126,8 @@ impl Figures {
             bytes: counts(self.bytes, other.bytes),
             saved_ios: signed(self.saved_ios, other.saved_ios),
             saved_bytes: signed(self.saved_bytes, other.saved_bytes),
+            early_ios: counts(self.early_ios, other.early_ios),
+            early_bytes: counts(self.early_bytes, other.early_bytes),
             hit: times(&self.hit, &other.hit),
             miss: times(&self.miss, &other.miss),
             read: times(&self.read, &other.read),

@@ -113,24 +113,31 @@ pub(super) fn benefit(figures: &Figures, period: Option<Duration>, page: &mut Pa
         Some(ratio) => format!(", {} served from memory", percent(Some(ratio))),
     };
     page.field("requests", format!("{} {when}{hits}", number(figures.requests)));
-    page.field("I/Os saved", saved(figures.saved_ios, figures.client_ios, &number));
-    if figures.bytes > 0 {
-        page.field("bytes saved", saved(figures.saved_bytes, figures.bytes, &size));
+    let Figures { saved_ios, client_ios, early_ios, .. } = *figures;
+    page.field("I/Os saved", saved(saved_ios, client_ios, early_ios, &number));
+    let Figures { saved_bytes, bytes, early_bytes, .. } = *figures;
+    if bytes > 0 {
+        page.field("bytes saved", saved(saved_bytes, bytes, early_bytes, &size));
     }
     latency("read latency", &figures.read, "read from the disk", &figures.disk_read, page);
     latency("write latency", &figures.write, "write to the disk", &figures.disk_write, page);
 }
 
-/// The I/Os or bytes of clients minus those of the disks, in words.
-fn saved(saved: i64, all: u64, shown: &dyn Fn(u64) -> String) -> String {
+/// The I/Os or bytes of clients minus those of the disks, in words. The disks read `early` before
+/// clients asked for it, which may bring something only later.
+fn saved(saved: i64, all: u64, early: u64, shown: &dyn Fn(u64) -> String) -> String {
     let part = saved as f64 / all.max(1) as f64;
-    match saved < 0 {
-        true => format!(
-            "none: the disks had {} more than the {} of clients",
-            shown(saved.unsigned_abs()),
-            shown(all)
+    if saved >= 0 {
+        return format!("{} of {} ({})", shown(saved as u64), shown(all), percent(Some(part)));
+    }
+    let (more, all) = (shown(saved.unsigned_abs()), shown(all));
+    match early {
+        0 => format!("none: the disks had {more} more than the {all} of clients"),
+        _ => format!(
+            "none yet: the disks had {more} more than the {all} of clients, as they read {} ahead \
+             of requests",
+            shown(early)
         ),
-        false => format!("{} of {} ({})", shown(saved as u64), shown(all), percent(Some(part))),
     }
 }
 

@@ -253,6 +253,7 @@ pub(crate) fn failing() -> Status {
     disk.state_reason =
         Some("the backing store refuses dirty data, which is kept and retried".into());
     disk.counters.backend_errors = 3;
+    disk.disk_errors = 3;
     let through = &mut status.volumes[0];
     through.protection = "ups".into();
     through.effective_mode = Mode::WriteThrough;

@@ -4,6 +4,7 @@ use super::figures::View;
 use super::page::{WIDTH, width};
 use super::samples::{failing, healthy, many};
 use super::*;
+use forebay_api::BackendIos;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -43,6 +44,21 @@ fn what_matters_comes_first() {
     golden("all.txt", &once(What::All, &failing()));
     let empty = Status { version: "0.1.0".into(), ..Status::default() };
     golden("empty.txt", &once(What::Overview, &empty));
+}
+
+/// All requests are hits of what the warm-up has read.
+#[test]
+fn after_a_warm_start_what_the_disks_had_more_is_explained() {
+    let mut status = healthy();
+    status.volumes.truncate(1);
+    let counters = &mut status.volumes[0].counters;
+    let read = BackendIos { reads: 5_000, read_bytes: 300 << 20, ..BackendIos::default() };
+    counters.backend_causes = [("preload".to_owned(), read)].into();
+    (counters.saved_ios, counters.saved_bytes) = (100, -(256 << 20));
+    let text = once(What::Overview, &status);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("bytes saved none yet: the disks had 256 MiB more than the"), "{text}");
+    assert!(text.contains("of clients, as they read 300 MiB ahead of requests"), "{text}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use forebay_backend::OpenError;
 use forebay_format::journal::{JOURNAL_BYTES_MIN, JournalId, SuperblockInvalid};
 use forebay_journal::identity::Evidence;
 use forebay_journal::{LogError, RecoverError};
-use forebay_types::{Action, Blame, Fault, IoError, Remedy};
+use forebay_types::{Action, Blame, Bytes, Fault, IoError, Remedy};
 use std::io;
 
 /// Why a journal cannot be used.
@@ -12,7 +12,10 @@ use std::io;
 #[non_exhaustive]
 pub enum JournalError {
     /// The device is too small.
-    #[error("journal {name} has {bytes} bytes, but it needs at least {JOURNAL_BYTES_MIN}")]
+    #[error(
+        "journal {name} has {:#}, but it needs at least {}",
+        Bytes(*bytes), Bytes(JOURNAL_BYTES_MIN)
+    )]
     Small {
         /// The device.
         name: String,
@@ -23,7 +26,10 @@ pub enum JournalError {
     #[error("journal {0} is read-only")]
     ReadOnly(String),
     /// The blocks of the device are larger than those of the log.
-    #[error("journal {name} has blocks of {block_bytes} bytes, which are too large for a journal")]
+    #[error(
+        "journal {name} has blocks of {}, which are too large for a journal",
+        Bytes((*block_bytes).into())
+    )]
     Blocks {
         /// The device.
         name: String,
@@ -109,8 +115,9 @@ pub enum JournalError {
     },
     /// The journal holds writes of this volume, and its disk is not recognised.
     #[error(
-        "journal {name} holds {bytes} bytes of volume '{volume}', but {disk} is not recognised as \
-         the volume's unchanged disk ({evidence}); the data is kept, and the volume is not served"
+        "journal {name} holds {} of volume '{volume}', but {disk} is not recognised as \
+         the volume's unchanged disk ({evidence}); the data is kept, and the volume is not served",
+        Bytes(*bytes)
     )]
     ChangedDisk {
         /// The device.
@@ -126,8 +133,9 @@ pub enum JournalError {
     },
     /// The vault holds data of the volume, too.
     #[error(
-        "both journal {name} and the vault hold data of volume '{volume}' ({bytes} bytes in the \
-         journal), and it is not known which is newer"
+        "both journal {name} and the vault hold data of volume '{volume}' ({} in the \
+         journal), and it is not known which is newer",
+        Bytes(*bytes)
     )]
     AlsoInVault {
         /// The device.

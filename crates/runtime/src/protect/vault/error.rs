@@ -6,7 +6,7 @@ use forebay_backend::Displaced;
 use forebay_format::journal::{JournalId, VOLUMES_MAX};
 use forebay_journal::RecoverError;
 use forebay_journal::identity::Evidence;
-use forebay_types::{Action, Fault, IoError, Remedy, Size};
+use forebay_types::{Action, Bytes, Fault, IoError, Remedy, Size};
 use std::io;
 
 /// Why the vault cannot be used.
@@ -30,7 +30,10 @@ pub enum VaultError {
     #[error("vault {0} is read-only")]
     ReadOnly(String),
     /// The blocks of the device are larger than those of a dump.
-    #[error("vault {name} has blocks of {block_bytes} bytes, which are too large for a vault")]
+    #[error(
+        "vault {name} has blocks of {}, which are too large for a vault",
+        Bytes((*block_bytes).into())
+    )]
     Blocks {
         /// The device.
         name: String,
@@ -81,8 +84,9 @@ pub enum VaultError {
     Overwritten(String),
     /// The dump holds data of a volume of this name on another disk.
     #[error(
-        "vault {name} holds {bytes} bytes of volume '{volume}', but {disk} is not recognised as \
-         the volume's unchanged disk ({evidence}); the data is kept, and the volume is not served"
+        "vault {name} holds {} of volume '{volume}', but {disk} is not recognised as \
+         the volume's unchanged disk ({evidence}); the data is kept, and the volume is not served",
+        Bytes(*bytes)
     )]
     OtherDisk {
         /// The device.
@@ -117,8 +121,9 @@ pub enum VaultError {
     Dumping(String),
     /// A dump failed.
     #[error(
-        "the dump to vault {name} failed ({reason}) after {saved_bytes} bytes; dirty data is still \
-         in memory, and is lost if power fails before it is on the disks"
+        "the dump to vault {name} failed ({reason}) after {}; dirty data is still \
+         in memory, and is lost if power fails before it is on the disks",
+        Bytes(*saved_bytes)
     )]
     Dump {
         /// The device.
@@ -150,8 +155,9 @@ pub enum VaultError {
     },
     /// The disk is newer than the dump, because the volume was served without it.
     #[error(
-        "vault {name} holds {bytes} bytes of volume '{volume}', but the volume was served without \
-         the vault since: its disk is newer"
+        "vault {name} holds {} of volume '{volume}', but the volume was served without \
+         the vault since: its disk is newer",
+        Bytes(*bytes)
     )]
     Superseded {
         /// The device.

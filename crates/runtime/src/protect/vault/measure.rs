@@ -83,15 +83,15 @@ impl Vault {
         let mut saver = Saver::new(&*self.backend, batches, dump, &pattern, &self.cancelled);
         let begun = Instant::now();
         let written = saver.write(false);
-        let write_ms = begun.elapsed().as_millis() as u64;
+        let write_time = begun.elapsed();
         let read = written.and_then(|()| saver.verify(false, None, None));
-        let read_ms = begun.elapsed().as_millis() as u64 - write_ms;
+        let read_time = begun.elapsed() - write_time;
         let bytes = saver.saved_bytes();
         work.batches = saver.into_batches().1;
         read.map_err(|stop| self.stopped(stop))?;
         let measured = Measured {
-            write_bytes_per_second: rate(bytes, write_ms),
-            read_bytes_per_second: rate(bytes, read_ms),
+            write_bytes_per_second: rate(bytes, write_time),
+            read_bytes_per_second: rate(bytes, read_time),
             at: SystemTime::now(),
         };
         tracing::info!(

@@ -1,8 +1,8 @@
 //! Reports of a vault's state and of a dump.
 
-use forebay_types::IoError;
+use forebay_types::{Bytes, IoError};
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// The state of a vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,16 +95,16 @@ impl Default for DumpReport {
     }
 }
 
-/// Bytes per second.
-pub(super) fn rate(bytes: u64, ms: u64) -> u64 {
-    (u128::from(bytes) * 1000 / u128::from(ms.max(1))) as u64
+/// Bytes per second. A small dump takes less than a millisecond.
+pub(super) fn rate(bytes: u64, time: Duration) -> u64 {
+    (u128::from(bytes) * 1_000_000 / time.as_micros().max(1)) as u64
 }
 
 impl fmt::Display for DumpReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mib_per_second = rate(self.bytes, self.sealed_ms) >> 20;
-        let (bytes, sealed_ms, total_ms) = (self.bytes, self.sealed_ms, self.total_ms);
-        write!(f, "{bytes} bytes sealed after {sealed_ms} ms ({mib_per_second} MiB/s), ")?;
+        let mib_per_second = rate(self.bytes, Duration::from_millis(self.sealed_ms)) >> 20;
+        let (bytes, sealed_ms, total_ms) = (Bytes(self.bytes), self.sealed_ms, self.total_ms);
+        write!(f, "{bytes} sealed after {sealed_ms} ms ({mib_per_second} MiB/s), ")?;
         let verified = if self.verified { "verified" } else { "NOT VERIFIED" };
         write!(f, "{verified} after {total_ms} ms")?;
         if self.failures > 0 {
