@@ -60,6 +60,8 @@ counters! {
     writes_through_protection,
     /// Parts of writes acknowledged from the disk because of FUA.
     writes_through_fua,
+    /// Parts of writes acknowledged from the disk because a flush follows nearly every write.
+    writes_through_flushed,
     /// Parts of writes acknowledged from the disk because the dirty limit was reached.
     writes_through_dirty_limit,
     /// Parts of writes acknowledged from the disk because no slot could be freed.

@@ -12,6 +12,8 @@ pub enum Uncached {
     WriteThrough,
     /// A write with FUA, without a protection that counts as stable storage.
     Fua,
+    /// A write without protection, while clients flush after nearly every write.
+    Flushed,
     /// The protection of the volume does not cover the write now.
     Protection,
     /// The dirty limit is reached.
@@ -32,11 +34,12 @@ pub enum Uncached {
 
 impl Uncached {
     /// All reasons, in order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Miss,
         Self::IoInFlight,
         Self::WriteThrough,
         Self::Fua,
+        Self::Flushed,
         Self::Protection,
         Self::DirtyLimit,
         Self::NoRoom,
@@ -54,6 +57,7 @@ impl Uncached {
             Self::IoInFlight => "io-in-flight",
             Self::WriteThrough => "write-through",
             Self::Fua => "fua",
+            Self::Flushed => "flushed",
             Self::Protection => "protection",
             Self::DirtyLimit => "dirty-limit",
             Self::NoRoom => "no-room",

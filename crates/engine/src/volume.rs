@@ -378,9 +378,12 @@ impl ShardVolume {
     }
 
     /// Counts an operation as completed.
-    pub(crate) const fn count_end(&mut self) {
+    pub(crate) fn count_end(&mut self, kind: OpKind, now_ms: u64) {
         assert!(self.operations > 0, "more operations completed than started");
         self.operations -= 1;
+        if matches!(kind, OpKind::Fill | OpKind::DirectRead) {
+            self.writeback.scheduler().count_read_end(now_ms);
+        }
     }
 
     /// Leaves the elevator before the volume is removed. Returns the number of throttled parts,

@@ -25,6 +25,11 @@ pub struct DiskGeometry {
 }
 
 impl DiskGeometry {
+    /// Whether the disk has one arm, and so serves one request at a time.
+    pub fn has_one_arm(&self) -> bool {
+        self.rotational == Some(true) && !self.has_stripes()
+    }
+
     /// Whether the stripe width is known.
     pub const fn has_stripes(&self) -> bool {
         self.stripe_bytes > 0

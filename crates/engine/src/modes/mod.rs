@@ -93,6 +93,7 @@ enum Through {
     Mode,
     Protection,
     Fua,
+    Flushed,
     DirtyLimit,
     NoRoom,
     HoldOut,
@@ -104,6 +105,7 @@ impl Through {
             Self::Mode => Uncached::WriteThrough,
             Self::Protection => Uncached::Protection,
             Self::Fua => Uncached::Fua,
+            Self::Flushed => Uncached::Flushed,
             Self::DirtyLimit => Uncached::DirtyLimit,
             Self::NoRoom => Uncached::NoRoom,
             Self::HoldOut => Uncached::HoldOut,
@@ -134,7 +136,7 @@ const fn effective(
     protection: Protection,
     terms: WriteTerms,
     fits_quota: bool,
-    held_out: bool,
+    (held_out, flushed): (bool, bool),
 ) -> Effective {
     let protected = !matches!(protection, Protection::None);
     match mode {
@@ -143,6 +145,7 @@ const fn effective(
         Mode::WriteThrough => Effective::WriteThrough(Through::Mode),
         Mode::WriteBack if terms.through => Effective::WriteThrough(Through::Protection),
         Mode::WriteBack if terms.fua && !protected => Effective::WriteThrough(Through::Fua),
+        Mode::WriteBack if flushed => Effective::WriteThrough(Through::Flushed),
         Mode::WriteBack if !fits_quota => Effective::WriteThrough(Through::DirtyLimit),
         Mode::WriteBack => Effective::WriteBack,
     }
@@ -180,7 +183,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
     ) -> WriteOutcome {
         self.lines.advance_epoch(terms.epoch);
         let fua = self.disk_fua(part, terms);
-        match self.effective(part, terms) {
+        match self.effective(part, terms, attempt) {
             Effective::WriteBack => {
                 let is_done =
                     found.is_some_and(|it| self.overwrite_line(part, it, terms.now_ms, out));
@@ -219,12 +222,32 @@ impl<'a, M: LineTable> Writer<'a, M> {
         outcome
     }
 
-    fn effective(&self, part: &Part, terms: WriteTerms) -> Effective {
+    fn effective(&mut self, part: &Part, terms: WriteTerms, attempt: Attempt) -> Effective {
+        if attempt.count == 0 && !part.restores {
+            self.lines.volume.writeback_mut().scheduler_mut().count_write();
+        }
+        let flushed = self.is_flushed(part, attempt);
         let state = &*self.lines.volume;
         let fua = terms.fua && !self.lines.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
         let terms = WriteTerms { fua, ..terms };
         let held_out = self.is_held_out(part);
-        effective(state.mode(), state.protection(), terms, self.fits_quota(part), held_out)
+        let fits_quota = self.fits_quota(part);
+        effective(state.mode(), state.protection(), terms, fits_quota, (held_out, flushed))
+    }
+
+    /// Whether a write goes to the disk because a flush, which would wait for it, is likely to
+    /// follow. Writes to a line that others write too stay in memory: one destage serves them all.
+    fn is_flushed(&self, part: &Part, attempt: Attempt) -> bool {
+        let state = &*self.lines.volume;
+        let is_busy = |key| {
+            let found = self.lines.index.find(key);
+            let is_dirty = found.is_some_and(|slot| self.lines.index.get(slot).dirty != 0);
+            is_dirty || self.lines.ops.busy(key).is_some()
+        };
+        state.writeback().scheduler().flush_follows_writes()
+            && state.protection() == Protection::None
+            && !(state.is_ordered() || part.restores || attempt.count > 0)
+            && !line_parts(part.volume, part.range).any(|line| is_busy(line.key))
     }
 
     /// Whether a write goes to the disk because its region is held out.
@@ -377,6 +400,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
             Through::Mode => counters.writes_through_mode += 1,
             Through::Protection => counters.writes_through_protection += 1,
             Through::Fua => counters.writes_through_fua += 1,
+            Through::Flushed => counters.writes_through_flushed += 1,
             Through::DirtyLimit => counters.writes_through_dirty_limit += 1,
             Through::NoRoom => counters.writes_through_no_room += 1,
             Through::HoldOut => counters.writes_through_hold_out += 1,
@@ -397,18 +421,21 @@ mod tests {
         for protection in [Protection::None, Protection::Journal, Protection::Power] {
             for terms in [no, fua, through] {
                 for room in [false, true] {
-                    let of = |mode, held| effective(mode, protection, terms, room, held);
+                    let of = |mode, held| effective(mode, protection, terms, room, (held, false));
                     assert_eq!([of(Mode::Bypass, false), of(Mode::Bypass, true)], [Bypass; 2]);
                     assert_eq!(of(Mode::WriteThrough, false), WriteThrough(Through::Mode));
                     let held = [of(Mode::WriteThrough, true), of(Mode::WriteBack, true)];
                     assert_eq!(held, [WriteThrough(Through::HoldOut); 2]);
                 }
             }
-            let back = |terms, room| effective(Mode::WriteBack, protection, terms, room, false);
+            let back =
+                |terms, room| effective(Mode::WriteBack, protection, terms, room, (false, false));
             assert_eq!(back(no, true), WriteBack);
             assert_eq!(back(no, false), WriteThrough(Through::DirtyLimit));
             assert_eq!(back(through, true), WriteThrough(Through::Protection));
             let bare = protection == Protection::None;
+            let flushed = effective(Mode::WriteBack, protection, no, true, (false, true));
+            assert_eq!(flushed, WriteThrough(Through::Flushed));
             assert_eq!(back(fua, true), if bare { WriteThrough(Through::Fua) } else { WriteBack });
         }
     }

@@ -48,7 +48,7 @@ impl<M: LineTable> Writer<'_, M> {
         self.lines.advance_epoch(terms.epoch);
         prepare_lookups(self.lines.index, part.volume, part.range);
         let fua = self.disk_fua(part, terms);
-        match self.effective(part, terms) {
+        match self.effective(part, terms, attempt) {
             Effective::WriteBack => {
                 let outcome = self.write_back_staged(part, staged, terms.now_ms, out);
                 self.record(part, staged, terms.record, outcome, out)

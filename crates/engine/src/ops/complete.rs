@@ -38,7 +38,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
         let Some(op) = self.lines.ops.finish_io(id, result.err()) else { return };
         let ok = op.error.is_none();
         let state = &mut *self.lines.volume;
-        state.count_end();
+        state.count_end(op.kind, now_ms);
         match op.kind {
             OpKind::Fill => {
                 state.counters_mut().fill_errors += u64::from(!ok);

@@ -170,10 +170,14 @@ impl<M: LineTable> Destager<'_, M> {
         let inputs = self.inputs(now_ms);
         let urgent = inputs.flushing || inputs.draining;
         while self.scheduler().may_sweep(inputs, self.lines.quota) {
+            let lines_max = self.scheduler().sweep_lines_max(inputs, self.lines_min());
+            if lines_max == 0 {
+                return;
+            }
             let Some(line) = self.lines.volume.writeback_mut().dirty.next_owed() else { return };
             let key = LineKey::new(self.lines.id, line);
             if self.may_destage(key) {
-                self.start_destage(key, usize::MAX, urgent, out);
+                self.start_destage(key, lines_max, urgent, out);
             }
         }
     }
@@ -202,7 +206,8 @@ impl<M: LineTable> Destager<'_, M> {
                 let all = iter::once(shard).chain(others);
                 return out.wakes.extend(all.map(|shard| (shard, self.lines.id)));
             }
-            let lines_max = self.window(now_ms).map_or(usize::MAX, |w| elevator.lines_left(w));
+            let window = self.window(now_ms);
+            let lines_max = window.map_or(usize::MAX, |window| elevator.lines_left(window, now_ms));
             let may_add = lines_max > 0 && elevator.may_add_lines(dirty_lines_max);
             let next = elevator.next().filter(|_| may_add);
             match (next, stop) {
@@ -219,13 +224,16 @@ impl<M: LineTable> Destager<'_, M> {
         }
     }
 
-    /// See [`Scheduler::window`]. The fixed cost of an I/O dominates below the threshold of
-    /// gathering, so an eighth of it delays a read hardly more than one line.
+    /// See [`Scheduler::window`].
     fn window(&self, now_ms: u64) -> Option<Window> {
-        let volume = &self.lines.volume;
-        let bytes_min = volume.gather_below().min(REGION_BYTES) / 8;
-        let lines_min = (bytes_min / LINE_BYTES).max(1) as usize;
-        self.scheduler().window(self.lines.quota, lines_min, now_ms)
+        self.scheduler().window(self.lines.quota, self.lines_min(), now_ms)
+    }
+
+    /// The lines that delay a read hardly more than one: the fixed cost of an I/O dominates below
+    /// the threshold of gathering, and this is an eighth of it.
+    fn lines_min(&self) -> usize {
+        let bytes_min = self.lines.volume.gather_below().min(REGION_BYTES) / 8;
+        (bytes_min / LINE_BYTES).max(1) as usize
     }
 
     /// The elevator's next stop in this shard, if it may start a destage now.
@@ -273,6 +281,9 @@ impl<M: LineTable> Destager<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) -> Option<IoResult> {
+        if is_urgent {
+            self.scheduler_mut().count_flush();
+        }
         if self.dirty().is_empty() {
             return Some(Ok(()));
         }

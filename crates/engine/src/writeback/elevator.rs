@@ -10,6 +10,10 @@
 //! Whole stripes precede other lines. Every sixteenth operation is for other lines, so that they do
 //! not starve.
 
+use super::destage_rate::DestageRate;
+use super::flush_share::FlushShare;
+use super::scale::Scale;
+use super::slices::Slices;
 use crate::LineKey;
 use forebay_types::LINE_BYTES;
 use std::sync::Arc;
@@ -17,6 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering:
 
 /// One in this many operations is for lines outside of whole stripes.
 const REST_EVERY: u32 = 16;
+/// A flush has in flight beside reads what the disk takes in this time, in milliseconds.
+const SWEEP_MS: usize = 100;
 /// Maximum shards: each has one bit in a word.
 const SHARDS_MAX: usize = 64;
 
@@ -71,16 +77,24 @@ pub struct Elevator {
     /// Throttled parts of all shards, and the lines that they need.
     throttled: AtomicU32,
     throttled_lines: AtomicUsize,
+    /// Reads of the disk that have completed.
+    reads_ended: AtomicU64,
+    /// Set if the disk has one arm.
+    slices: Option<Slices>,
+    scale: Scale,
+    rate: DestageRate,
+    flush_share: FlushShare,
     by_shard: Box<[PublishedStop]>,
 }
 
 impl Elevator {
     /// The elevator of a volume in `shards` shards, on a disk that collects `stripe_cache_bytes` of
-    /// writes before it destages them; see [`forebay_types::DiskGeometry::stripe_cache_bytes`].
+    /// writes before it destages them; see [`forebay_types::DiskGeometry::stripe_cache_bytes`]. If
+    /// it `has_one_arm`, reads and destages take turns.
     ///
     /// # Panics
     /// Unless there are 1 to 64 shards.
-    pub fn new(shards: usize, stripe_cache_bytes: u64) -> Arc<Self> {
+    pub fn new(shards: usize, stripe_cache_bytes: u64, has_one_arm: bool) -> Arc<Self> {
         assert!((1..=SHARDS_MAX).contains(&shards), "1 to {SHARDS_MAX} shards share an elevator");
         Arc::new(Self {
             lines: Default::default(),
@@ -96,6 +110,11 @@ impl Elevator {
             reads: AtomicU64::new(0),
             throttled: AtomicU32::new(0),
             throttled_lines: AtomicUsize::new(0),
+            reads_ended: AtomicU64::new(0),
+            slices: has_one_arm.then(Slices::default),
+            scale: Scale::default(),
+            rate: DestageRate::default(),
+            flush_share: FlushShare::default(),
             by_shard: (0..shards).map(|_| PublishedStop::default()).collect(),
         })
     }
@@ -117,22 +136,65 @@ impl Elevator {
         self.throttled_lines.fetch_sub(lines, Relaxed);
     }
 
+    /// Counts a read as completed.
+    pub(crate) fn count_read_end(&self, now_ms: u64) {
+        let in_flight = self.reads_in_flight();
+        self.reads_ended.fetch_add(1, Relaxed);
+        match &self.slices {
+            Some(slices) => slices.count_read(in_flight, now_ms),
+            None => self.scale.count_read(in_flight, now_ms),
+        }
+    }
+
+    fn reads_in_flight(&self) -> u64 {
+        self.reads().saturating_sub(self.reads_ended.load(Relaxed))
+    }
+
     /// What may be in flight near the dirty limit while clients read: as much as the throttled
     /// writers would have in flight without a cache, and at least one operation over `lines_min`
-    /// lines. So a read waits no longer than without a cache, and the writers wait instead.
+    /// lines. So a read waits no longer than without a cache, and the writers wait instead. Of many
+    /// writers beside few reads, half: without a cache, writers that flush have a write in flight
+    /// only half of the time.
     pub(crate) fn window(&self, lines_min: usize) -> Window {
+        let throttled = self.throttled.load(Relaxed);
+        let reads = u32::try_from(self.reads_in_flight()).unwrap_or(u32::MAX);
+        // Slices are fair by themselves.
+        let least = if self.slices.is_some() { throttled } else { throttled.div_ceil(2) };
+        let operations = reads.saturating_mul(2).clamp(least, throttled);
+        let lines = self.throttled_lines.load(Relaxed) * operations as usize;
         Window {
-            operations: self.throttled.load(Relaxed).max(1),
-            lines: self.throttled_lines.load(Relaxed).max(lines_min),
+            operations: operations.max(1),
+            lines: lines.div_ceil(throttled.max(1) as usize).max(lines_min),
         }
     }
 
     /// The lines that the next operation may have in flight; zero if the window is full.
-    pub(crate) fn lines_left(&self, window: Window) -> usize {
-        if self.in_flight.load(Relaxed) >= window.operations {
+    pub(crate) fn lines_left(&self, window: Window, now_ms: u64) -> usize {
+        let in_flight = self.in_flight.load(Relaxed);
+        if let Some(slices) = &self.slices {
+            return slices.lines_left(window, self.reads_in_flight(), in_flight, now_ms);
+        }
+        let scale = self.scale.limit(now_ms);
+        if in_flight >= window.operations * scale {
             return 0;
         }
-        window.lines.saturating_sub(self.lines_in_flight.load(Relaxed))
+        (window.lines * scale as usize).saturating_sub(self.lines_in_flight.load(Relaxed))
+    }
+
+    /// The lines that the next destage of a flush may have beside reads: as many may be in flight
+    /// as the disk takes in [`SWEEP_MS`], and at least `least`.
+    pub(crate) fn sweep_lines_left(&self, least: usize) -> usize {
+        let most = self.rate.lines_in(SWEEP_MS).max(least);
+        most.saturating_sub(self.lines_in_flight.load(Relaxed))
+    }
+
+    pub(super) const fn flush_share(&self) -> &FlushShare {
+        &self.flush_share
+    }
+
+    /// Whether the disk has one arm.
+    pub(crate) const fn has_one_arm(&self) -> bool {
+        self.slices.is_some()
     }
 
     /// Reads counted so far.
@@ -243,11 +305,16 @@ impl Elevator {
     pub(crate) fn count_start(&self, lines: usize) {
         self.in_flight.fetch_add(1, Relaxed);
         self.lines_in_flight.fetch_add(lines, Relaxed);
+        self.slices.iter().for_each(|slices| slices.count_start(lines));
     }
 
     /// Counts an operation over `lines` lines as completed.
-    pub(crate) fn count_end(&self, lines: usize) {
+    pub(crate) fn count_end(&self, lines: usize, now_ms: u64) {
+        self.rate.count_end(lines, now_ms);
         let before = self.in_flight.fetch_sub(1, Relaxed);
+        if before == 1 {
+            self.slices.iter().for_each(|slices| slices.end(now_ms));
+        }
         let lines_before = self.lines_in_flight.fetch_sub(lines, Relaxed);
         assert!(before > 0 && lines_before >= lines, "more operations completed than started");
     }
@@ -295,7 +362,7 @@ mod tests {
 
     #[test]
     fn the_elevator_ascends_and_wraps_around() {
-        let elevator = Elevator::new(3, 0);
+        let elevator = Elevator::new(3, 0, false);
         assert_eq!(elevator.next(), None);
         elevator.publish(0, stop(50, false));
         elevator.publish(1, stop(40, false));
@@ -317,7 +384,7 @@ mod tests {
 
     #[test]
     fn operations_in_flight_are_limited_by_the_highest_demand() {
-        let elevator = Elevator::new(2, 0);
+        let elevator = Elevator::new(2, 0, false);
         elevator.publish(0, stop(1, false));
         (0..4).for_each(|_| elevator.count_start(1));
         assert_eq!(elevator.next(), None);
@@ -326,13 +393,13 @@ mod tests {
         assert_eq!(elevator.next(), Some(0), "the limit applies to all shards together");
         elevator.count_start(1);
         assert_eq!(elevator.next(), None);
-        elevator.count_end(1);
+        elevator.count_end(1, 0);
         assert_eq!(elevator.next(), Some(0));
     }
 
     #[test]
     fn whole_stripes_precede_other_lines_without_starving_them() {
-        let elevator = Elevator::new(2, 0);
+        let elevator = Elevator::new(2, 0, false);
         let stops = [stop(1, false), stop(100, true)];
         elevator.publish(0, stops[0]);
         elevator.publish(1, stops[1]);
@@ -340,7 +407,7 @@ mod tests {
             .map(|_| {
                 let next = elevator.next().unwrap();
                 dispatch(&elevator, stops[next]);
-                elevator.count_end(1);
+                elevator.count_end(1, 0);
                 next
             })
             .collect();
@@ -350,7 +417,7 @@ mod tests {
 
     #[test]
     fn at_most_half_of_the_dirty_limit_is_in_flight() {
-        let elevator = Elevator::new(2, 0);
+        let elevator = Elevator::new(2, 0, false);
         assert!(elevator.may_add_lines(0), "one operation may always be in flight");
         elevator.count_start(7);
         assert!(elevator.may_add_lines(8));
@@ -360,30 +427,32 @@ mod tests {
 
     #[test]
     fn beside_reads_as_much_is_in_flight_as_the_throttled_writers_sent() {
-        let elevator = Elevator::new(2, 0);
-        let left = || elevator.lines_left(elevator.window(2));
+        let elevator = Elevator::new(2, 0, false);
+        let left = || elevator.lines_left(elevator.window(2), 0);
         assert_eq!(left(), 2, "one operation without throttled writers");
         (0..3).for_each(|_| elevator.count_throttled(8));
+        assert_eq!(left(), 16, "half of the writers beside few reads");
+        (0..2).for_each(|_| elevator.count_read());
         assert_eq!(left(), 24);
         elevator.count_start(20);
         assert_eq!(left(), 4);
         elevator.count_admitted(8);
         assert_eq!(left(), 0);
-        elevator.count_end(20);
+        elevator.count_end(20, 0);
         (0..2).for_each(|_| elevator.count_start(1));
         assert_eq!(left(), 0, "two writers wait");
     }
 
     #[test]
     fn an_array_gets_a_quarter_more_than_it_holds_and_is_refilled_at_half() {
-        let elevator = Elevator::new(2, 16 * LINE_BYTES);
+        let elevator = Elevator::new(2, 16 * LINE_BYTES, false);
         (0..20).for_each(|_| {
             assert!(elevator.may_add_lines(1_000));
             elevator.count_start(1);
         });
         for lines in (10..20).rev() {
             assert!(!elevator.may_add_lines(1_000), "{lines} more");
-            elevator.count_end(1);
+            elevator.count_end(1, 0);
         }
         assert!(elevator.may_add_lines(1_000));
         assert_eq!(elevator.in_flight.load(Relaxed), 10);

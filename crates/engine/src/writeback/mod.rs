@@ -20,14 +20,19 @@
 //! - [`quota`] counts the dirty lines of the whole shard.
 
 pub(crate) mod destage;
+mod destage_rate;
 pub(crate) mod dirty;
 pub(crate) mod dirty_lines;
 pub(crate) mod elevator;
 pub(crate) mod epochs;
 mod flush;
+mod flush_share;
 mod line_set;
 pub(crate) mod quota;
+mod read_meter;
+mod scale;
 mod scheduler;
+mod slices;
 pub(crate) mod span;
 mod token_bucket;
 

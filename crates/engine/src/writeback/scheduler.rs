@@ -23,6 +23,7 @@
 //! the mode keeps no dirty data.
 
 use super::elevator::{Elevator, Stop, Window};
+use super::flush_share::WRITES_MAX;
 use super::quota::Quota;
 use super::token_bucket::TokenBucket;
 use crate::PartId;
@@ -76,6 +77,8 @@ pub(crate) struct Scheduler {
     /// The elevator that the volume's shards share, and the number of this shard in it.
     elevator: Arc<Elevator>,
     shard: usize,
+    /// Writes of this shard since the last flush.
+    writes: u32,
     /// Destages in flight.
     destaging: u32,
     /// The time of the next pass by age, in milliseconds.
@@ -100,8 +103,9 @@ impl Scheduler {
             log_distance: (1, 1),
             was_reading: false,
             reads: 0,
-            elevator: Elevator::new(1, 0),
+            elevator: Elevator::new(1, 0, false),
             shard: 0,
+            writes: 0,
             destaging: 0,
             next_aging_ms: 0,
             backoff_until_ms: 0,
@@ -136,6 +140,33 @@ impl Scheduler {
     /// Counts a read of the disk for a client or a prefetch. It slows the destages of all shards.
     pub(crate) fn count_read(&self) {
         self.elevator.count_read();
+    }
+
+    /// Counts a write of a client.
+    pub(crate) fn count_write(&mut self) {
+        self.writes += 1;
+        if self.writes >= WRITES_MAX {
+            self.elevator.flush_share().clear();
+            self.elevator.flush_share().count_writes(std::mem::take(&mut self.writes));
+        }
+    }
+
+    /// Counts a flush, which all shards get.
+    pub(crate) fn count_flush(&mut self) {
+        self.elevator.flush_share().count_writes(std::mem::take(&mut self.writes));
+        if self.shard == 0 {
+            self.elevator.flush_share().count_flush();
+        }
+    }
+
+    /// Whether clients flush after nearly every write.
+    pub(crate) fn flush_follows_writes(&self) -> bool {
+        self.elevator.flush_share().follows_writes()
+    }
+
+    /// Counts such a read as completed.
+    pub(crate) fn count_read_end(&self, now_ms: u64) {
+        self.elevator.count_read_end(now_ms);
     }
 
     fn is_reading(&self) -> bool {
@@ -207,6 +238,18 @@ impl Scheduler {
             && !is_left_to_elevator
             && self.bucket.may_start(self.is_reading())
             && self.destaging < operations_max
+    }
+
+    /// The lines that the sweep's next destage may have: `lines_min` at least if none of this shard
+    /// is in flight. Beside reads, a flush does not fill the queue of a slow disk for seconds. A
+    /// disk with one arm is not limited: interrupting a sweep costs it more than reads gain.
+    pub(crate) fn sweep_lines_max(&self, inputs: Inputs, lines_min: usize) -> usize {
+        let is_limited = self.bucket.is_limited_by_reads() && self.is_reading();
+        if !inputs.flushing || !is_limited || self.elevator.has_one_arm() {
+            return usize::MAX;
+        }
+        let least = if self.destaging == 0 { lines_min } else { 0 };
+        self.elevator.sweep_lines_left(lines_min.max(inputs.flushes as usize)).max(least)
     }
 
     /// Whether the run of an ordered volume may start a destage. Reads do not slow it down.
@@ -301,7 +344,7 @@ impl Scheduler {
     pub(crate) fn count_end(&mut self, lines: usize, failed: bool, is_wide: bool, now_ms: u64) {
         assert!(self.destaging > 0, "more destages completed than started");
         self.destaging -= 1;
-        self.elevator.count_end(lines);
+        self.elevator.count_end(lines, now_ms);
         self.elevator.unpause(self.shard);
         // The next one takes a single run, to find out whether a clean sector or another run was at
         // fault.

@@ -1,13 +1,13 @@
 //! Two shards of one volume that share an elevator.
 
 use crate::rig::{LINE, Rig, VOLUME};
-use forebay_engine::{Elevator, Outcome, ShardConfig, WriteOutcome};
+use forebay_engine::{Elevator, IoVerb, Outcome, ReadOutcome, ShardConfig, WriteOutcome};
 use forebay_types::{IoError, Mode, Stripes, VolumeId};
 use std::sync::Arc;
 
 /// Two shards of one volume. Each may have 8 dirty lines, and has a backlog from the fifth on.
 fn pair() -> [Rig; 2] {
-    let elevator = Elevator::new(2, 0);
+    let elevator = Elevator::new(2, 0, false);
     [0, 1].map(|number| {
         let config = ShardConfig {
             dirty_lines_max: 8,
@@ -344,17 +344,46 @@ fn destages_at_the_dirty_limit_take_the_place_of_the_writes_that_wait() {
     let mut rig = Rig::with(256, 1024, Mode::WriteBack, config);
     rig.shard.volume_mut(VOLUME).set_gather_below(16 * LINE);
     assert_eq!(rig.write(1, 0, 96 * LINE, 1), WriteOutcome::Done);
-    rig.shard.volume_mut(VOLUME).set_reading(true);
-    let in_flight = |rig: &Rig| rig.ios.iter().map(|io| io.range.len / LINE).sum::<u64>();
+    assert_eq!(rig.read(9, 1000 * LINE, LINE).0, ReadOutcome::Waiting);
+    let writes = |rig: &Rig| {
+        let writes = rig.ios.iter().filter(|io| io.verb != IoVerb::Read);
+        writes.map(|io| io.range.len / LINE).collect::<Vec<_>>()
+    };
+    let in_flight = |rig: &Rig| writes(rig).iter().sum::<u64>();
     assert_eq!(rig.write(2, 512 * LINE, 4 * LINE, 2), WriteOutcome::Waiting);
     assert_eq!(in_flight(&rig), 2, "an eighth of the threshold of gathering");
     assert_eq!(rig.write(3, 516 * LINE, 4 * LINE, 3), WriteOutcome::Waiting);
     rig.now_ms = 50;
     rig.shard.volume_mut(VOLUME).set_reading(true);
     rig.tick(50);
-    assert_eq!((in_flight(&rig), rig.ios.len()), (6, 2), "both writers have one in flight");
+    assert_eq!(writes(&rig), [2, 4], "both writers have one in flight");
     rig.now_ms = 100;
     rig.shard.volume_mut(VOLUME).set_reading(false);
     rig.tick(100);
     assert!(in_flight(&rig) > 32, "without reads, the disk gets all it can take");
+}
+
+/// A disk with one arm gets no destage between reads: a slice, then the reads have their turn.
+#[test]
+fn on_a_disk_with_one_arm_reads_and_destages_take_turns() {
+    let config = ShardConfig {
+        dirty_lines_max: 96,
+        dirty_lines_background: 48,
+        ..ShardConfig::for_slots(256)
+    };
+    let mut rig = Rig::with(256, 1024, Mode::WriteBack, config);
+    rig.shard.volume_mut(VOLUME).set_elevator(Elevator::new(1, 0, true), 0);
+    rig.shard.volume_mut(VOLUME).set_gather_below(16 * LINE);
+    assert_eq!(rig.write(1, 0, 96 * LINE, 1), WriteOutcome::Done);
+    let reads = [1000, 1002, 1004].map(|line| rig.read(line, line * LINE, LINE).0);
+    assert_eq!(reads, [ReadOutcome::Waiting; 3]);
+    assert_eq!(rig.write(2, 512 * LINE, 4 * LINE, 2), WriteOutcome::Waiting);
+    assert_eq!(rig.ios.len(), 4, "one slice");
+    let slice = rig.ios.iter().position(|io| io.verb != IoVerb::Read).unwrap();
+    rig.now_ms = 20;
+    rig.complete(slice, Ok(()));
+    rig.tick(20);
+    assert!(rig.ios.iter().all(|io| io.verb == IoVerb::Read), "it is the turn of the reads");
+    (0..3).for_each(|_| rig.complete(0, Ok(())));
+    assert!(rig.ios.iter().any(|io| io.verb != IoVerb::Read), "each reader had its turn");
 }

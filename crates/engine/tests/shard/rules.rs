@@ -125,6 +125,40 @@ fn a_flush_of_a_rewritten_line_waits_for_one_destage_only() {
     assert_eq!((rig.disk[0], rig.disk[32]), (3, 2));
 }
 
+/// Without protection, a flush waits for the disk, so write-back brings nothing to a client that
+/// flushes after each write, and makes its flushes wait for the destages of others.
+#[test]
+fn writes_that_are_flushed_at_once_go_to_the_disk() {
+    let mut rig = Rig::new(128, 96, Mode::WriteBack);
+    let commit = |rig: &mut Rig, line: u64| {
+        let outcome = rig.write(line, line % 90 * LINE, LINE, line);
+        rig.complete_all();
+        assert_eq!(rig.flush(1_000 + line).unwrap_or(Ok(())), Ok(()));
+        rig.complete_all();
+        outcome
+    };
+    assert_eq!(commit(&mut rig, 0), WriteOutcome::Done);
+    (0..200).for_each(|line| {
+        commit(&mut rig, line);
+    });
+    assert_eq!(commit(&mut rig, 0), WriteOutcome::Started);
+    let through = |rig: &Rig| rig.shard.volume(VOLUME).counters().writes_through_flushed;
+    assert!(through(&rig) > 100, "{}", through(&rig));
+    // Clients that write the same line share a destage.
+    assert_eq!(rig.write(1, 0, LINE, 1), WriteOutcome::Started);
+    assert_eq!(rig.write(2, 0, LINE, 2), WriteOutcome::Waiting);
+    rig.complete_all();
+    assert_eq!(rig.retry(2, 0, LINE, 2), WriteOutcome::Done);
+    rig.complete_all();
+    // Clients that no longer flush gain from write-back again.
+    let before = through(&rig);
+    (0..90).for_each(|line| {
+        rig.write(line, line * LINE, LINE, line);
+        rig.complete_all();
+    });
+    assert!(through(&rig) < before + 70, "without flushes, writes stay in memory");
+}
+
 /// Flushes that come while the lines of another one wait for their destage form one group.
 #[test]
 fn flushes_behind_waiting_lines_form_one_group() {

@@ -1,6 +1,7 @@
 //! `no-cache`: loads on which a cache gains little, compared with the bare disk.
 
-use super::machine::{Clients, Machine, SECOND_NS, Step, set_protection};
+use super::journal::Checkpoints;
+use super::machine::{Clients, Machine, SECOND_NS, Step, attach_journal, set_protection};
 use super::report::{Report, Table, figure};
 use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
@@ -9,6 +10,8 @@ use forebay_types::{ByteRange, Mode, Size};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
+/// The size of the journal, which takes no time.
+const JOURNAL_BYTES: u64 = 256 * MIB;
 /// The time between the first requests of two clients, in nanoseconds.
 const STAGGER_NS: u64 = 313_000;
 
@@ -62,11 +65,12 @@ const LOADS: [Load; 8] = [
 ];
 
 /// Ways to the disk: name in tables, whether there is a cache, its mode, and what protects it.
-const WAYS: [(&str, Option<(Mode, Protection)>); 5] = [
+const WAYS: [(&str, Option<(Mode, Protection)>); 6] = [
     ("bare", None),
     ("bypass", Some((Mode::Bypass, Protection::None))),
     ("write-through", Some((Mode::WriteThrough, Protection::None))),
     ("write-back", Some((Mode::WriteBack, Protection::None))),
+    ("write-back, journal", Some((Mode::WriteBack, Protection::Journal))),
     ("write-back, UPS", Some((Mode::WriteBack, Protection::Power))),
 ];
 
@@ -79,7 +83,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) const FULL: Self = Self { pool_bytes: 64 << 20, seconds: 40, warm_up_seconds: 15 };
+    pub(super) const FULL: Self = Self { pool_bytes: 64 << 20, seconds: 35, warm_up_seconds: 15 };
 }
 
 struct Crowd<'a> {
@@ -182,8 +186,8 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
             "Clients without a pause use a disk in several ways: bare, and through Forebay with {} \
              of lines. \"commit\" writes 4 KiB anywhere and flushes, \"FUA\" writes 4 KiB anywhere \
              to stable storage, \"read\" reads 4 KiB that no client has written, \"in order\" is \
-             32 KiB each. The first {} of {} s are not counted. Ratios compare with the bare disk; \
-             more is better. Disks: {}.",
+             32 KiB each. The journal takes no time. The first {} of {} s are not counted. Ratios \
+             compare with the bare disk; more is better. Disks: {}.",
             Size(plan.pool_bytes),
             plan.warm_up_seconds,
             plan.seconds,
@@ -231,8 +235,12 @@ fn services(
         None => Machine::new(model, 0)?,
         Some((mode, _)) => Machine::with_mode(model, plan.pool_bytes, mode)?,
     };
-    if let Some((_, protection)) = cache {
-        set_protection(&mut machine, protection);
+    match cache {
+        Some((_, Protection::Journal)) => {
+            attach_journal(&mut machine, JOURNAL_BYTES, Checkpoints::Paced);
+        }
+        Some((_, protection)) => set_protection(&mut machine, protection),
+        None => {}
     }
     let of_role = |&(role, count): &(Role, u32)| (0..count).map(move |_| role);
     let clients: Vec<Role> = roles.iter().flat_map(of_role).collect();

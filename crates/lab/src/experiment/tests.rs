@@ -554,18 +554,22 @@ fn ratios(rows: &[no_cache::Row], role: &str, than: &str, way: &str) -> Vec<(Str
 
 #[test]
 fn durable_writes_are_not_slower_than_without_a_cache() {
-    let plan = no_cache::Plan { pool_bytes: 32 * MIB, seconds: 4, warm_up_seconds: 2 };
+    let plan = no_cache::Plan { pool_bytes: 32 * MIB, seconds: 10, warm_up_seconds: 6 };
     let is_selected = |disk: &str, load: &str| {
         disk == "5 ms" && ["16 commit", "16 FUA", "16 commit, 4 read"].contains(&load)
     };
     let rows = no_cache::rows(&plan, 1, is_selected).unwrap();
     for role in ["Commit", "Stable", "Read"] {
         for way in ["bypass", "write-through", "write-back", "write-back, UPS"] {
+            // UPS: the disk serves reads as fast beside more writes, so it gets more.
+            let is_faster = way == "write-back, UPS" && role != "Read";
+            let least = if is_faster { 1.8 } else { 0.95 };
             let all = ratios(&rows, role, "bare", way);
             assert!(!all.is_empty());
-            for (what, rate, _) in all {
-                println!("{way}: {what}: {rate:.3}");
-                assert!(rate >= 0.95, "{way}: {what}: {rate}");
+            for (what, rate, p99) in all {
+                println!("{way}: {what}: {rate:.3} {p99:.3}");
+                assert!(role != "Read" || p99 >= 0.95, "{way}: {what}: {p99}");
+                assert!(rate >= least, "{way}: {what}: {rate}");
             }
         }
     }
@@ -592,6 +596,27 @@ fn reads_beside_writers_that_outpace_the_disk_are_served_as_without_a_cache() {
     let written = rows.iter().filter(|row| row.role == "WriteInOrder" && row.way == "write-back");
     for row in written {
         assert!(mib(row) > 6.0, "{}: {} MiB/s", row.disk, mib(row));
+    }
+}
+
+/// A hard disk serves clients that flush in any order, and reads beside them last.
+#[test]
+fn on_a_hard_disk_neither_reads_nor_durable_writes_are_slower_than_without_a_cache() {
+    let plan = no_cache::Plan { pool_bytes: 32 * MIB, seconds: 40, warm_up_seconds: 10 };
+    let loads = ["16 commit", "16 commit, 4 read", "4 write anywhere, 4 read"];
+    let is_selected = |disk: &str, load: &str| disk == "hard disk" && loads.contains(&load);
+    let rows = no_cache::rows(&plan, 1, is_selected).unwrap();
+    for role in ["Commit", "Read", "WriteAnywhere"] {
+        for way in ["write-back", "write-back, UPS"] {
+            for (what, rate, p99) in ratios(&rows, role, "bare", way) {
+                println!("{way}: {what}: {rate:.3} {p99:.3}");
+                // Where the disk gets the same writes as without a cache, each read waits for a
+                // second, and chance decides.
+                let is_same = role == "Read" && way == "write-back" && what.contains("commit");
+                let least = if is_same { 0.8 } else { 0.95 };
+                assert!(rate >= least && p99 >= 0.85, "{way}: {what}: {rate} {p99}");
+            }
+        }
     }
 }
 

@@ -137,7 +137,11 @@ impl World {
         VolumeSetup {
             mode: self.volumes[usize::from(id.0)].mode(),
             // The disk collects one stripe of writes, if it has stripes.
-            elevator: Some(Elevator::new(self.run.plan.shards, plan.stripes.width())),
+            elevator: Some(Elevator::new(
+                self.run.plan.shards,
+                plan.stripes.width(),
+                (plan.sectors / 8).is_multiple_of(2),
+            )),
             gather_below: Some(plan.gather_below()),
             protection: match self.journal.has(id) {
                 true => Protection::Journal,

@@ -107,7 +107,9 @@ impl Shards {
         unsafe_ups: UnsafeUps,
     ) {
         let size_bytes = volume.backend.description().size_bytes;
-        let elevator = Elevator::new(self.len(), volume.geometry.stripe_cache_bytes);
+        let geometry = &volume.geometry;
+        let elevator =
+            Elevator::new(self.len(), geometry.stripe_cache_bytes, geometry.has_one_arm());
         for (number, mut shard) in self.each().enumerate() {
             shard.add_volume(volume.id, size_bytes, mode);
             let in_shard = shard.volume_mut(volume.id);
