@@ -426,7 +426,7 @@ guest() {
         ;;
     esac
   done < <(exec timeout "$row_seconds" "${command[@]}" -nographic -nic none \
-    -append "console=ttyS0 quiet panic=-1" </dev/null 2>&1)
+    -append "$kernel_options" </dev/null 2>&1)
   child=
   if ! grep -qx 'guest: all run' "$dir/console"; then
     tail -30 "$dir/console"

@@ -42,7 +42,7 @@ boot() {
   qemu_command
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
   timeout "$timeout_seconds" "${command[@]}" -nographic -nic none \
-    -append "console=ttyS0 quiet panic=-1" </dev/null 2>&1 | tr -d '\r' | tee "$dir/console"
+    -append "$kernel_options" </dev/null 2>&1 | tr -d '\r' | tee "$dir/console"
 }
 
 fetch_kernel

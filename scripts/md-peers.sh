@@ -89,7 +89,7 @@ boot() {
   command=("${command[@]/#max/max,-erms,-fsrm}")
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
   timeout "$timeout_seconds" "${command[@]}" -icount shift=0,sleep=off -nographic -nic none \
-    -append "console=ttyS0 quiet panic=-1" </dev/null 2>&1 |
+    -append "$kernel_options" </dev/null 2>&1 |
     stdbuf -oL tr -d '\r' | tee "$dir/console"
 }
 

@@ -73,7 +73,7 @@ start_guest() {
   "${command[@]}" -display none -monitor none -serial "file:$dir/console" \
     -nic user,model=virtio-net-pci,restrict=off -device virtio-serial-pci \
     -chardev "file,id=report,path=$dir/report" -device virtconsole,chardev=report \
-    -append "console=ttyS0 quiet panic=-1 forebay_port=$port forebay_task=$1 forebay_seed=$2" \
+    -append "$kernel_options forebay_port=$port forebay_task=$1 forebay_seed=$2" \
     >"$dir/qemu.log" 2>&1 </dev/null &
   guest=$!
 }

@@ -89,7 +89,7 @@ boot() {
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
   timeout "$timeout_seconds" "${command[@]}" -nographic -nic none \
     -drive "file=$dir/root.img,format=raw,if=virtio" \
-    -append "console=ttyS0 quiet panic=-1 systemd.show_status=no" </dev/null 2>&1 |
+    -append "$kernel_options systemd.show_status=no" </dev/null 2>&1 |
     tr -d '\r' | tee "$dir/console"
 }
 
