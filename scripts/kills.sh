@@ -51,6 +51,9 @@ start() {
   process=$!
 }
 
+# writes: the number of writes that the server has completed.
+writes() { "$forebay" status --json --state "$dir/state" | jq '.volumes[0].counters.writes'; }
+
 # wait_for_answer: waits until the socket answers.
 wait_for_answer() {
   local i
@@ -97,8 +100,14 @@ longest=0
 endless=0
 for ((round = 1; round <= kills; round++)); do
   server=$(jq .pid <("$forebay" status --json --state "$dir/state"))
+  before=$(writes)
   load "$round" --do_verify=0 --rate_iops=20000 --write_lat_log=acknowledged --log_offset=1 &
   writer=$!
+  # fio starts late on a busy machine.
+  while [[ $(writes) == "$before" ]]; do
+    kill -0 "$writer" 2>/dev/null || gave_up "round $round: fio has ended without a write"
+    sleep 0.05
+  done
   # A random moment: 0.7 to 1.7 s. The keeper gives up on servers that die sooner.
   sleep "$(awk -v r=$RANDOM 'BEGIN { print 0.7 + r / 32768 }')"
   begin=$(date +%s%3N)

@@ -143,7 +143,7 @@ judge() {
 next() {
   start_server
   start_guest "$2" "$1"
-  wait_for checked 300
+  wait_for checked 1800
   cat "$dir/report" >>"$dir/reports"
   judge >"$dir/verdict" || { head -n 20 "$dir/verdict"; gave_up "round $1: not as it was synced"; }
 }
@@ -159,7 +159,7 @@ task="make"
 for ((round = 1; round <= cuts; round++)); do
   next "$round" "$task"
   task="check"
-  wait_for loading 60
+  wait_for loading 600
   # A random moment: 6 to 14 s.
   sleep "$((6 + RANDOM % 8)).$((RANDOM % 10))"
   cut_power
@@ -170,7 +170,7 @@ for ((round = 1; round <= cuts; round++)); do
   rm -f "$dir/nbd.sock" "$dir/state/control.sock"
 done
 next "$((cuts + 1))" last
-wait_for unmounted 120
+wait_for unmounted 1200
 say "after the last cut: $(cat "$dir/verdict")"
 wait "$guest" || true
 guest=
