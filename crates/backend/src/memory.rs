@@ -562,8 +562,8 @@ mod tests {
             ("8191PiB", "memory:8191PiB has no valid size: write it like memory:1GiB"),
             (
                 "8388607TiB",
-                "cannot map 9223370937343148032 bytes of memory: Cannot allocate memory (os \
-                 error 12): give a smaller size",
+                "cannot map 8.0 EiB of memory: Cannot allocate memory (os error 12): give a \
+                 smaller size",
             ),
         ] {
             assert_eq!(open(text, &OpenOptions::default()).err().unwrap().explained(), message);

@@ -430,7 +430,7 @@ mod tests {
         assert!(text.contains("a checksum for every 4096 bytes, which this version"), "{text}");
         fs::write(&path, &whole).unwrap();
         let other = spec(&path).replace(&SIZE.to_string(), "2MiB");
-        assert!(refused(&other).contains("holds a volume of 1050112 bytes, not 2097152"));
+        assert!(refused(&other).contains("holds a volume of 1.0 MiB (1050112 bytes), not 2.0 MiB"));
         assert_eq!(content(&*opened(&path))[8192], 1);
 
         fs::remove_file(&path).unwrap();

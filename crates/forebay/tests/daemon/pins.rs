@@ -6,7 +6,7 @@ use crate::kept::reconnect;
 use crate::memory_limits::{machine, set_memory};
 use crate::process::{Daemon, MIB, make_file, on_one_line, run_forebay};
 use forebay_nbd::Command;
-use forebay_types::Size;
+use forebay_types::{Bytes, Size};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -164,10 +164,11 @@ fn ranges_that_cannot_be_pinned_are_refused_and_change_nothing() {
     refuse(&daemon, &["pin", "disk", "511MiB+2MiB"], beyond);
     refuse(&daemon, &["unpin", "disk", "1TiB+1MiB"], beyond);
     refuse(&daemon, &["volume", "set", "disk", "pin=600MiB+1MiB"], beyond);
-    let quota = format!("all volumes together may pin {half}, half of the memory for data");
+    let shown = Bytes(half);
+    let quota = format!("all volumes together may pin {shown:#}, half of the memory for data");
     refuse(&daemon, &["pin", "disk", "all"], &quota);
     refuse(&daemon, &["pin", "disk", &format!("16MiB+{half}")], &quota);
-    refuse(&daemon, &["pin", "other", "all"], &format!("others have pinned {MIB}"));
+    refuse(&daemon, &["pin", "other", "all"], &format!("others have pinned {:#}", Bytes(MIB)));
     let pins = status_of(&daemon, 0)["settings"]["pin"].clone();
     assert_eq!((pins, bytes(&daemon)), ("3MiB+1MiB".into(), (MIB, MIB)));
 
@@ -348,7 +349,7 @@ fn memory_that_is_too_little_for_what_is_pinned_is_refused() {
     assert_eq!(limits("limit_bytes"), 128 * MIB);
     resize(&daemon, least);
     // The quota is that of the smaller pool.
-    let quota = format!("all volumes together may pin {}", pool_bytes(&daemon) / 2);
+    let quota = format!("all volumes together may pin {:#}", Bytes(pool_bytes(&daemon) / 2));
     refuse(&daemon, &["pin", "disk", &format!("0+{}", pool_bytes(&daemon) / 2)], &quota);
     succeed(&daemon, &["unpin", "disk", "all"]);
     succeed(&daemon, &["unpin", "other", "all"]);

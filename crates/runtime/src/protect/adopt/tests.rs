@@ -352,7 +352,7 @@ fn dirty_lines_of_a_changed_disk_are_kept_until_the_operator_decides() {
     let second = bare_process(&pool, 64 * MIB);
     let refused = second.add_volume(bare(&disk, false)).unwrap_err();
     for part in
-        ["4096 dirty bytes of volume 'v'", "samples differ", "accept the changed disk of 'v'"]
+        ["4.0 KiB of dirty data of volume 'v'", "samples differ", "accept the changed disk of 'v'"]
     {
         assert!(refused.explained().contains(part), "{refused}");
     }
