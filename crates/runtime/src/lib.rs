@@ -72,9 +72,9 @@ pub use protect::vault::{
 pub use recording::{RecordError, Recorded, Recording, Served};
 pub use resize::ResizeError;
 pub use runtime::{
-    Engine, Runtime, RuntimeConfig, clients, conditions, discard_volume, set_hold_out,
+    Engine, LeftBehind, Runtime, RuntimeConfig, clients, conditions, discard_volume, leave,
+    set_hold_out,
 };
-pub use runtime::{LeftBehind, leave};
 pub use service::{
     CalibrateError, Discarded, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeCondition,
     VolumeSettings, VolumeStatus,

@@ -37,7 +37,7 @@ impl VolumeService {
         let volume = self.shared.volumes.named(name)?;
         let error = match self.remove(name, &mut |_| {}) {
             Ok(()) => return Ok(Discarded::default()),
-            Err(error) if volume.is_given_up() || is_not_the_disk(&error) => return Err(error),
+            Err(error) if volume.is_given_up() || !is_refused(&error) => return Err(error),
             Err(error) => error,
         };
         tracing::warn!(
@@ -118,7 +118,7 @@ impl VolumeService {
                 Err(error) => Err(failed(error)),
             });
         if copied.is_err() {
-            // What is left of it is of no use.
+            // An incomplete copy is useless.
             let _ = fs::remove_file(path);
         }
         copied
@@ -134,10 +134,10 @@ impl VolumeService {
             // The journal has failed; its removal is recorded below.
             self.shared.shards.abandon_lost(volume.id);
         }
-        let nobody = &mut |_| {};
+        let quiet = &mut |_| {};
         let ended = match volume.half_added.swap(false, Ordering::Relaxed) {
-            true => self.retract(volume, nobody),
-            false => self.settle(volume, nobody).and_then(|()| self.finish_removal(volume)),
+            true => self.retract(volume, quiet),
+            false => self.settle(volume, quiet).and_then(|()| self.finish_removal(volume)),
         };
         ended.map_err(|error| match error {
             VolumeError::Hanging { name, seconds, .. } => VolumeError::GivenUp { name, seconds },
@@ -148,25 +148,26 @@ impl VolumeService {
     }
 }
 
-/// Whether a removal has failed for a reason that giving up data does not change.
-const fn is_not_the_disk(error: &VolumeError) -> bool {
-    matches!(error, VolumeError::Unknown(_) | VolumeError::Leaving(_) | VolumeError::Stopping)
+/// Whether a removal has failed because the disk, or the image of a volume in memory, does not take
+/// the data. After any other failure, such as a journal that hangs, the disk may still take it.
+const fn is_refused(error: &VolumeError) -> bool {
+    use VolumeError::{Dirty, FlushFailed, Hanging, Save};
+    matches!(error, Dirty { .. } | Hanging { .. } | FlushFailed { .. } | Save { .. })
 }
 
 /// Creates a file of zeroes that its owner alone can read, with its space allocated.
 fn create(path: &Path, bytes: u64) -> io::Result<File> {
     let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-    let allocated = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes);
-    match allocated {
-        // Without this ability, the copy shows whether there is space.
-        Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes)?,
-        Err(error) => {
-            let _ = fs::remove_file(path);
-            return Err(error.into());
-        }
-        Ok(()) => {}
+    let allocated =
+        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+            // Without this ability, the copy shows whether there is space.
+            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes),
+            allocated => allocated.map_err(io::Error::from),
+        };
+    if allocated.is_err() {
+        let _ = fs::remove_file(path);
     }
-    Ok(file)
+    allocated.map(|()| file)
 }
 
 /// Makes a file and its name durable.

@@ -2,8 +2,10 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
+use crate::journal::{JOURNAL_BYTES, add, memory, open};
 use crate::server::{Server, read_backend};
-use forebay_backend::layers::Kinds;
+use forebay_backend::layers::{Gate, Kinds};
+use forebay_nbd::Command;
 use forebay_runtime::{Discarded, Engine, RuntimeConfig, Timeouts, VolumeError, discard_volume};
 use forebay_types::Mode;
 use std::io::ErrorKind;
@@ -15,6 +17,7 @@ on_both_engines! {
     a_volume_that_was_given_up_is_removed_once_its_disk_answers,
     nothing_is_given_up_if_it_cannot_be_saved,
     nothing_is_given_up_if_the_disk_takes_it,
+    nothing_is_given_up_because_a_journal_hangs,
 }
 
 const MIB: u64 = 1 << 20;
@@ -23,7 +26,10 @@ const MIB: u64 = 1 << 20;
 fn server(engine: Engine) -> Server {
     let (disk, farewell) = (Duration::from_secs(1), Duration::from_millis(100));
     let timeouts = Timeouts { disk, farewell, handshake: PATIENCE, ..Timeouts::default() };
-    Server::start_over(RuntimeConfig { workers: 2, ..Server::config(engine) }, timeouts)
+    Server::start_over(
+        RuntimeConfig { workers: 2, journals: 1, ..Server::config(engine) },
+        timeouts,
+    )
 }
 
 fn a_volume_whose_disk_hangs_is_given_up_and_prevents_no_stop(engine: Engine) {
@@ -96,4 +102,21 @@ fn nothing_is_given_up_if_the_disk_takes_it(engine: Engine) {
     assert_eq!((discarded, file.exists()), (Discarded::default(), false));
     assert_eq!(read_backend(&*disk, 0, 4096), [5; 4096]);
     server.stop();
+}
+
+fn nothing_is_given_up_because_a_journal_hangs(engine: Engine) {
+    let server = server(engine);
+    let (disk, gate) = (memory(16 * MIB), Gate::new(memory(JOURNAL_BYTES)));
+    let journal = open(&server, Arc::clone(&gate) as _);
+    add(&server, "v", Arc::clone(&disk) as _, &journal);
+    let mut client = server.client("v");
+    gate.close(Kinds::ALL);
+    client.send(Command::Write, 0, 4096, 4096, &[2; 4096]);
+    assert!(gate.wait_held(1, PATIENCE));
+    let refused = discard_volume(&server.runtime, "v", None);
+    assert!(matches!(refused, Err(VolumeError::Stalled(_))), "{refused:?}");
+    gate.open();
+    assert_eq!(server.client("v").write(4096, &[3; 4096]), Ok(()), "it is still served");
+    wait_until("it is flushed", PATIENCE, || server.runtime.flush_volume("v", |_| {}).is_ok());
+    assert_eq!(read_backend(&*disk, 4096, 4096), [3; 4096]);
 }

@@ -311,7 +311,8 @@ pub(super) fn submit<R: Reactor>(reactor: &mut R, inbox: &Arc<Inbox>, tag: u32, 
     assert!(is_whole && range.fits(disk.size_bytes), "{kind:?} of {range} on {}", disk.name);
     let done = || Completion::new(Arc::clone(inbox) as Arc<dyn CompletionSink>, u64::from(tag));
     if io.volume.is_given_up() {
-        // Nobody reads the volume any more, so only the reads of a read-modify-write may succeed.
+        // The volume has no clients. Reads fail, except those of a read-modify-write, whose result
+        // goes nowhere.
         let is_read = io.verb == Some(IoVerb::Read);
         return done().complete(if is_read { Err(IoError::Io) } else { Ok(()) });
     }
