@@ -235,8 +235,8 @@ impl<'a, M: LineTable> Writer<'a, M> {
         effective(state.mode(), state.protection(), terms, fits_quota, (held_out, flushed))
     }
 
-    /// Whether a write goes to the disk because a flush, which would wait for it, is likely to
-    /// follow. Writes to a line that others write too stay in memory: one destage serves them all.
+    /// Whether a write goes to the disk because a flush is likely to wait for it. Writes to a line
+    /// that others write too stay in memory: one destage serves them all.
     fn is_flushed(&self, part: &Part, attempt: Attempt) -> bool {
         let state = &*self.lines.volume;
         let is_busy = |key| {
@@ -244,7 +244,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
             let is_dirty = found.is_some_and(|slot| self.lines.index.get(slot).dirty != 0);
             is_dirty || self.lines.ops.busy(key).is_some()
         };
-        state.writeback().scheduler().flush_follows_writes()
+        state.writeback().scheduler().favours_disk()
             && state.protection() == Protection::None
             && !(state.is_ordered() || part.restores || attempt.count > 0)
             && !line_parts(part.volume, part.range).any(|line| is_busy(line.key))

@@ -51,6 +51,7 @@ impl<M: LineTable> Destager<'_, M> {
         if lines + frozen + self.scheduler().throttled() == 0 {
             // No other call answers a flush whose last line was lost and then abandoned.
             self.answer_flushes(out);
+            self.scheduler_mut().set_flushing(false, now_ms);
             return;
         }
         self.lines.volume.counters_mut().dirty_line_ms += lines as u64 * passed_ms;
@@ -148,6 +149,8 @@ impl<M: LineTable> Destager<'_, M> {
         while self.answer_flushes(out) {
             self.pump_sweep(now_ms, out);
         }
+        let is_flushing = self.inputs(now_ms).flushing;
+        self.scheduler_mut().set_flushing(is_flushing, now_ms);
         self.dispatch_next(now_ms, out);
     }
 
@@ -170,7 +173,8 @@ impl<M: LineTable> Destager<'_, M> {
         let inputs = self.inputs(now_ms);
         let urgent = inputs.flushing || inputs.draining;
         while self.scheduler().may_sweep(inputs, self.lines.quota) {
-            let lines_max = self.scheduler().sweep_lines_max(inputs, self.lines_min());
+            let (window, lines_min) = (self.window(now_ms), self.lines_min());
+            let lines_max = self.scheduler().sweep_lines_max(inputs, window, lines_min);
             if lines_max == 0 {
                 return;
             }
@@ -206,8 +210,7 @@ impl<M: LineTable> Destager<'_, M> {
                 let all = iter::once(shard).chain(others);
                 return out.wakes.extend(all.map(|shard| (shard, self.lines.id)));
             }
-            let window = self.window(now_ms);
-            let lines_max = window.map_or(usize::MAX, |window| elevator.lines_left(window, now_ms));
+            let lines_max = self.scheduler().lines_left(self.window(now_ms), now_ms);
             let may_add = lines_max > 0 && elevator.may_add_lines(dirty_lines_max);
             let next = elevator.next().filter(|_| may_add);
             match (next, stop) {

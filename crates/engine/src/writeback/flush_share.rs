@@ -1,14 +1,20 @@
-//! Notices clients that flush after nearly every write.
+//! Notices volumes whose clients gain nothing from write-back, because flushes wait for the disk.
 //!
-//! Write-back brings them nothing if a flush waits for the disk: each of their writes is destaged
-//! at once, and a flush also waits for those of other clients that are in flight.
+//! - *Clients flush after nearly every write.* Each of their writes is destaged at once, and a
+//!   flush also waits for those of other clients that are in flight.
+//! - *Flushes wait most of the time.* Writers that outpace the disk fill the memory after each
+//!   flush, and the next one waits for all of that.
+//!
+//! The writes of such volumes go to the disk before they are acknowledged, as without a cache.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Flushes between two decisions.
 const FLUSHES: u32 = 64;
 /// Writes without a flush in one shard, after which clients no longer flush after every write.
 pub(super) const WRITES_MAX: u32 = 64;
+/// The time between two decisions by the waits of flushes, in milliseconds.
+const WAITS_MS: u64 = 1_000;
 
 /// The flushes and writes of a volume. Content is advisory, as that of [`super::elevator`].
 #[derive(Debug, Default)]
@@ -16,6 +22,15 @@ pub(super) struct FlushShare {
     flushes: AtomicU32,
     writes: AtomicU32,
     follows_writes: AtomicBool,
+    /// Shards in which a flush waits, and the time up to which their wait has been counted.
+    waiting: AtomicU32,
+    counted_ms: AtomicU64,
+    /// Since the last decision by waits: its time, milliseconds with a flush waiting, and whether
+    /// there was a flush.
+    decided_ms: AtomicU64,
+    waited_ms: AtomicU64,
+    flushed: AtomicBool,
+    waits_most: AtomicBool,
 }
 
 impl FlushShare {
@@ -27,6 +42,7 @@ impl FlushShare {
     /// Counts a flush. A flush follows nearly every write if there are at most three writes for
     /// two flushes.
     pub(super) fn count_flush(&self) {
+        self.flushed.store(true, Relaxed);
         if self.flushes.fetch_add(1, Relaxed) + 1 >= FLUSHES {
             let writes = self.writes.swap(0, Relaxed);
             self.follows_writes.store(writes > 0 && writes <= FLUSHES / 2 * 3, Relaxed);
@@ -39,9 +55,35 @@ impl FlushShare {
         self.follows_writes.store(false, Relaxed);
     }
 
-    /// Whether a flush follows nearly every write.
-    pub(super) fn follows_writes(&self) -> bool {
-        self.follows_writes.load(Relaxed)
+    /// Counts a flush that begins or ends to wait in a shard.
+    pub(super) fn count_waiting(&self, begins: bool, now_ms: u64) {
+        self.pass(now_ms);
+        match begins {
+            true => self.waiting.fetch_add(1, Relaxed),
+            false => self.waiting.fetch_sub(1, Relaxed),
+        };
+    }
+
+    /// Counts the time of flushes that wait. They wait most of the time if it is more than half,
+    /// and until there is no flush.
+    pub(super) fn pass(&self, now_ms: u64) {
+        let passed_ms = now_ms.saturating_sub(self.counted_ms.swap(now_ms, Relaxed));
+        let waits = self.waiting.load(Relaxed) > 0;
+        if waits {
+            self.waited_ms.fetch_add(passed_ms, Relaxed);
+        }
+        let since_ms = now_ms.saturating_sub(self.decided_ms.load(Relaxed));
+        if since_ms >= WAITS_MS {
+            self.decided_ms.store(now_ms, Relaxed);
+            let flushed = self.flushed.swap(false, Relaxed) || waits;
+            let most = self.waited_ms.swap(0, Relaxed) * 2 > since_ms;
+            self.waits_most.store(flushed && (most || self.waits_most.load(Relaxed)), Relaxed);
+        }
+    }
+
+    /// Whether writes gain nothing from being acknowledged before the disk has them.
+    pub(super) fn favours_disk(&self) -> bool {
+        self.follows_writes.load(Relaxed) || self.waits_most.load(Relaxed)
     }
 }
 
@@ -57,10 +99,34 @@ mod tests {
                 share.count_writes(writes);
                 (0..flushes).for_each(|_| share.count_flush());
             });
-            share.follows_writes()
+            share.favours_disk()
         };
         assert!(follows(1, 1) && follows(3, 2));
         assert!(!follows(2, 1), "such a client gains from write-back");
         assert!(!follows(0, 1));
+    }
+
+    #[test]
+    fn flushes_that_wait_most_of_the_time_are_noticed() {
+        let share = FlushShare::default();
+        let wait = |from_ms, until_ms| {
+            share.count_flush();
+            share.count_waiting(true, from_ms);
+            share.count_waiting(false, until_ms);
+            share.favours_disk()
+        };
+        assert!(!wait(0, 200));
+        assert!(!wait(800, 1_000));
+        assert!(wait(1_100, 2_000));
+        // Nothing waits for memory any more, so the flushes are short.
+        assert!(wait(2_500, 2_501) && wait(3_200, 3_201) && wait(4_000, 4_001));
+        share.pass(4_300);
+        assert!(share.favours_disk(), "there was a flush since the last decision");
+        share.pass(5_300);
+        assert!(!share.favours_disk());
+        share.count_waiting(true, 5_300);
+        share.pass(6_300);
+        share.pass(7_300);
+        assert!(share.favours_disk(), "a flush that has not ended counts");
     }
 }

@@ -16,7 +16,7 @@
 //! | the log is short of space | a checkpoint counts as a flush | no effect |
 //! | the backlog | - | more operations as the dirty limit nears |
 //! | throttled writers | - | all operations |
-//! | clients read near the dirty limit | - | what the throttled writers sent ([`Window`]) |
+//! | clients read near the dirty limit | the same, unless urgent | a [`Window`] |
 //!
 //! An ordered volume uses neither of them, but *runs* (`epochs.rs`). They have operations as
 //! configured, and wait only for tokens of the operator's rates, unless a part waits for them or
@@ -79,6 +79,8 @@ pub(crate) struct Scheduler {
     shard: usize,
     /// Writes of this shard since the last flush.
     writes: u32,
+    /// Whether flushes wait for destages of this shard.
+    is_flushing: bool,
     /// Destages in flight.
     destaging: u32,
     /// The time of the next pass by age, in milliseconds.
@@ -106,6 +108,7 @@ impl Scheduler {
             elevator: Elevator::new(1, 0, false),
             shard: 0,
             writes: 0,
+            is_flushing: false,
             destaging: 0,
             next_aging_ms: 0,
             backoff_until_ms: 0,
@@ -123,6 +126,7 @@ impl Scheduler {
     /// If a destage is in flight: its completion would be counted in the new elevator.
     pub(crate) fn set_elevator(&mut self, elevator: Arc<Elevator>, shard: usize) {
         assert_eq!(self.destaging, 0, "the elevator changes with destages in flight");
+        assert!(!self.is_flushing, "the elevator changes while a flush waits");
         assert!(shard < elevator.shards(), "the elevator has no shard {shard}");
         self.reads = elevator.reads();
         (self.elevator, self.shard) = (elevator, shard);
@@ -159,9 +163,19 @@ impl Scheduler {
         }
     }
 
-    /// Whether clients flush after nearly every write.
-    pub(crate) fn flush_follows_writes(&self) -> bool {
-        self.elevator.flush_share().follows_writes()
+    /// Records whether flushes wait for destages of this shard.
+    pub(crate) fn set_flushing(&mut self, flushing: bool, now_ms: u64) {
+        let share = self.elevator.flush_share();
+        if flushing != std::mem::replace(&mut self.is_flushing, flushing) {
+            share.count_waiting(flushing, now_ms);
+        } else if self.shard == 0 {
+            share.pass(now_ms);
+        }
+    }
+
+    /// Whether writes gain nothing from write-back, because flushes wait for them.
+    pub(crate) fn favours_disk(&self) -> bool {
+        self.elevator.flush_share().favours_disk()
     }
 
     /// Counts such a read as completed.
@@ -240,16 +254,30 @@ impl Scheduler {
             && self.destaging < operations_max
     }
 
-    /// The lines that the sweep's next destage may have: `lines_min` at least if none of this shard
-    /// is in flight. Beside reads, a flush does not fill the queue of a slow disk for seconds. A
-    /// disk with one arm is not limited: interrupting a sweep costs it more than reads gain.
-    pub(crate) fn sweep_lines_max(&self, inputs: Inputs, lines_min: usize) -> usize {
+    /// The lines that the sweep's next destage may have; zero if it must wait. Unless urgent, it
+    /// keeps to the elevator's window. Beside reads, a flush does not fill the queue of a slow disk
+    /// for seconds, but has `lines_min` lines at least if none of this shard is in flight. A disk
+    /// with one arm is not limited: interrupting a sweep costs it more than reads gain.
+    pub(crate) fn sweep_lines_max(
+        &self,
+        inputs: Inputs,
+        window: Option<Window>,
+        lines_min: usize,
+    ) -> usize {
+        if !inputs.is_urgent() {
+            return self.lines_left(window, inputs.now_ms);
+        }
         let is_limited = self.bucket.is_limited_by_reads() && self.is_reading();
         if !inputs.flushing || !is_limited || self.elevator.has_one_arm() {
             return usize::MAX;
         }
         let least = if self.destaging == 0 { lines_min } else { 0 };
         self.elevator.sweep_lines_left(lines_min.max(inputs.flushes as usize)).max(least)
+    }
+
+    /// The lines that the next operation in a window may have; zero if it is full.
+    pub(crate) fn lines_left(&self, window: Option<Window>, now_ms: u64) -> usize {
+        window.map_or(usize::MAX, |window| self.elevator.lines_left(window, now_ms))
     }
 
     /// Whether the run of an ordered volume may start a destage. Reads do not slow it down.

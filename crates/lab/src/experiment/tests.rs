@@ -599,6 +599,35 @@ fn reads_beside_writers_that_outpace_the_disk_are_served_as_without_a_cache() {
     }
 }
 
+#[test]
+fn a_client_that_flushes_beside_writers_that_outpace_the_disk_is_served_as_without_a_cache() {
+    let plan = no_cache::Plan { pool_bytes: 32 * MIB, seconds: 20, warm_up_seconds: 10 };
+    let is_selected = |disk: &str, load: &str| {
+        disk == "link of 8 MiB/s" && load == "4 write in order, 1 commits, 4 read"
+    };
+    let rows = no_cache::rows(&plan, 1, is_selected).unwrap();
+    for role in ["Commit", "WriteInOrder", "Read"] {
+        for (what, rate, p99) in ratios(&rows, role, "bare", "write-back") {
+            println!("{role}: {what}: {rate:.3} {p99:.3}");
+            assert!(rate >= 0.95 && p99 >= 0.95, "{role}: {what}: {rate} {p99}");
+        }
+    }
+}
+
+#[test]
+fn reads_are_served_as_without_a_cache_beside_checkpoints_of_a_journal() {
+    let plan = no_cache::Plan { pool_bytes: 32 * MIB, seconds: 30, warm_up_seconds: 15 };
+    let is_selected =
+        |disk: &str, load: &str| disk == "link of 8 MiB/s" && load == "4 write anywhere, 4 read";
+    let rows = no_cache::rows(&plan, 1, is_selected).unwrap();
+    for role in ["Read", "WriteAnywhere"] {
+        for (what, rate, p99) in ratios(&rows, role, "bare", "write-back, journal") {
+            println!("{role}: {what}: {rate:.3} {p99:.3}");
+            assert!(rate >= 0.9, "{role}: {what}: {rate} {p99}");
+        }
+    }
+}
+
 /// A hard disk serves clients that flush in any order, and reads beside them last.
 #[test]
 fn on_a_hard_disk_neither_reads_nor_durable_writes_are_slower_than_without_a_cache() {

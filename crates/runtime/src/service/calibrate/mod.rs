@@ -28,7 +28,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The delay after a volume was added: it is likely to be used at once.
+/// The delay after a volume was added: it is likely to be used at once, and at a start more volumes
+/// follow, which the reads would slow down.
 const INITIAL_DELAY: Duration = Duration::from_secs(1);
 /// The delay after clients were active: of a measurement in the background, and of a requested one.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -86,6 +87,8 @@ enum Outcome {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Job>,
+    /// Until then only requested measurements begin, as volumes are being added.
+    quiet_until: Option<Instant>,
     /// The volume being measured.
     current: Option<Weak<Volume>>,
     /// The volumes whose disks the calibrator keeps open, one entry per reference: of a reading
@@ -96,6 +99,18 @@ struct Queue {
 }
 
 impl Queue {
+    /// The position of the next measurement, and when it may begin: requested ones come first among
+    /// those that are due.
+    fn next(&self, now: Instant) -> Option<(usize, Instant)> {
+        let jobs = self.waiting.iter().enumerate().map(|(at, job)| {
+            let is_requested = job.is_requested(now);
+            let quiet_until = self.quiet_until.filter(|_| !is_requested);
+            (at, job.due.max(quiet_until.unwrap_or(job.due)), is_requested)
+        });
+        let next = jobs.min_by_key(|&(_, due, is_requested)| (due.max(now), !is_requested, due));
+        next.map(|(at, due, _)| (at, due))
+    }
+
     /// Whether the calibrator keeps open the disk of this volume, or of any.
     fn has_disk_of(&self, volume: Option<&Arc<Volume>>) -> bool {
         let mut open = self.current.iter().chain(&self.open);
@@ -132,7 +147,9 @@ impl Calibrator {
     /// Queues a measurement of a volume's disk, unless it was measured or its threshold is set.
     pub(crate) fn schedule(self: &Arc<Self>, volume: &Arc<Volume>) {
         if volume.gather.needs_measurement() {
-            self.enqueue(volume, Instant::now() + INITIAL_DELAY, None);
+            let due = Instant::now() + INITIAL_DELAY;
+            self.queue().quiet_until = Some(due);
+            self.enqueue(volume, due, None);
         }
     }
 
@@ -176,19 +193,17 @@ impl Calibrator {
         let mut queue = self.queue();
         loop {
             let now = Instant::now();
-            let soonest = queue.waiting.iter().map(|job| job.due).min();
-            let Some(soonest) = soonest.filter(|_| !queue.is_closed && self.is_needed()) else {
+            let next = queue.next(now).filter(|_| !queue.is_closed && self.is_needed());
+            let Some((at, due)) = next else {
                 queue.has_thread = false;
                 self.changed.notify_all();
                 return None;
             };
-            if soonest > now {
-                queue = self.wait(queue, soonest - now);
+            if due > now {
+                queue = self.wait(queue, due - now);
                 continue;
             }
-            // Due jobs come first, and requested ones first among them.
-            queue.waiting.sort_by_key(|job| (job.due > now, !job.is_requested(now), job.due));
-            let job = queue.waiting.remove(0);
+            let job = queue.waiting.remove(at);
             queue.current = Some(job.volume.clone());
             return Some(job);
         }
@@ -407,4 +422,32 @@ fn store_result(volume: &Volume, probing: &Probing, outcome: Outcome) {
         }
     }
     volume.gather.end_measurement(result);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requested_measurements_come_first_and_others_wait_for_additions() {
+        let now = Instant::now();
+        let at = |seconds| now + Duration::from_secs(seconds);
+        let job = |due, requested_until| Job {
+            volume: Weak::new(),
+            due,
+            requested_until,
+            probing: Probing::new(1 << 30, 1),
+        };
+        let mut queue = Queue::default();
+        assert_eq!(queue.next(now), None);
+        queue.waiting = vec![job(at(3), None), job(at(1), None)];
+        assert_eq!(queue.next(now), Some((1, at(1))));
+        assert_eq!(queue.next(at(3)), Some((1, at(1))));
+        queue.quiet_until = Some(at(5));
+        assert_eq!(queue.next(at(3)).map(|(_, due)| due), Some(at(5)), "volumes are being added");
+        queue.waiting.push(job(at(2), Some(at(9))));
+        assert_eq!(queue.next(now), Some((2, at(2))));
+        assert_eq!(queue.next(at(6)), Some((2, at(2))), "all are due");
+        assert_ne!(queue.next(at(9)).map(|(at, _)| at), Some(2), "the request has timed out");
+    }
 }
