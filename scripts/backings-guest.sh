@@ -24,9 +24,15 @@ mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/shm /run/mdadm
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /dev/shm
+modprobe virtio_pci
+modprobe virtio_blk
 modprobe null_blk nr_devices=0
 # The first one has md's checksums; md does not declare it as a dependency.
-for module in crc32c_generic sd_mod loop raid0 raid1 raid10 raid456; do modprobe "$module"; done
+for module in crc32c_generic sd_mod loop raid0 raid1 raid10 raid456 ext4; do
+  modprobe "$module"
+done
+# A journal and the state directory beside it must outlive a reboot.
+mount -t ext4 /dev/vda /mnt
 mount -t configfs configfs /sys/kernel/config
 # The settings of scripts/backings.sh.
 operations='' kills='' cuts='' seed='' only='' size='' without=''
@@ -44,15 +50,15 @@ run() {
     kill) options="--kills $kills" ;;
     cut) options="--cuts $cuts" over="volatile(keep=0.4):" ;;
   esac
-  rm -rf /tmp/server /tmp/journal
-  truncate -s 48M /tmp/journal
+  rm -rf /mnt/server /mnt/journal
+  truncate -s 48M /mnt/journal
   echo "begin: $*"
   status=0
   # shellcheck disable=SC2086
-  model-client --programs /bin --folder /tmp/server --backing "$over$device" --outside "$device" \
-    --mode "$2" --journal "$over/tmp/journal" --io "$4" --memory-mib "$memory" \
+  model-client --programs /bin --folder /mnt/server --backing "$over$device" --outside "$device" \
+    --mode "$2" --journal "$over/mnt/journal" --io "$4" --memory-mib "$memory" \
     --operations "$operations" --seed "$seed" $without $more $options 2>&1 || status=$?
-  [ "$status" = 0 ] || tail -5 /tmp/server/log
+  [ "$status" = 0 ] || tail -5 /mnt/server/log
   echo "row: $* $status"
 }
 

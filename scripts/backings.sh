@@ -388,7 +388,7 @@ full() {
 guest() {
   local name mode end io status command
   need_qemu
-  need mdadm=mdadm
+  need mdadm=mdadm mkfs.ext4=e2fsprogs
   fetch_kernel
   say "packing the guest"
   begin_guest scripts/backings-guest.sh
@@ -398,7 +398,9 @@ guest() {
   done
   add_program mdadm
   add_modules crc32c_generic loop null_blk scsi_debug sd_mod crc-t10dif crct10dif_generic \
-    raid0 raid1 raid10 raid456
+    raid0 raid1 raid10 raid456 virtio_pci virtio_blk ext4
+  truncate -s 512M "$dir/kept"
+  mkfs.ext4 -F -q "$dir/kept"
   {
     printf 'operations=%q\nkills=%q\ncuts=%q\nseed=%q\n' "${BACKINGS_OPS:-3000}" "$kills" "$cuts" \
       "$seed"
@@ -426,6 +428,7 @@ guest() {
         ;;
     esac
   done < <(exec timeout "$row_seconds" "${command[@]}" -nographic -nic none \
+    -drive "file=$dir/kept,if=virtio,format=raw,cache=unsafe" \
     -append "$kernel_options" </dev/null 2>&1)
   child=
   if ! grep -qx 'guest: all run' "$dir/console"; then

@@ -199,7 +199,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
     }
 
     /// Removes a line from the dirty set and the quota: none of its sectors is dirty any more.
-    pub(crate) fn remove_dirty(&mut self, slot: Slot) {
+    fn remove_dirty(&mut self, slot: Slot) {
         let line = self.index.get(slot);
         assert!(line.dirty == 0, "a dirty line is counted as clean: {line:?}");
         self.quota.count_cleaned();
@@ -301,8 +301,18 @@ impl<M: LineTable> VolumeLines<'_, M> {
     pub(crate) fn clean_lost(&mut self, slot: Slot, sectors: u8) {
         self.count_recovered(slot, sectors);
         let lost = self.index.get(slot).lost();
-        if self.index.clean(slot, sectors & lost) {
-            self.remove_dirty(slot);
+        self.clean(slot, sectors & lost);
+    }
+
+    /// Marks sectors of a slot clean. If only lost ones stay dirty, flushes no longer wait for the
+    /// line.
+    pub(crate) fn clean(&mut self, slot: Slot, sectors: u8) {
+        if self.index.clean(slot, sectors) {
+            return self.remove_dirty(slot);
+        }
+        let line = self.index.get(slot);
+        if line.dirty != 0 && line.destageable() == 0 {
+            self.volume.writeback_mut().give_up(line.key.line());
         }
     }
 

@@ -413,6 +413,8 @@ impl ShardVolume {
         for line in self.dirty_slots(index).map(|slot| index.get(slot)) {
             assert!(line.dirty != 0, "clean {line:?} in the dirty set of {}", self.id);
             lost += u64::from(line.lost().count_ones());
+            let is_owed = self.writeback.is_owed_to_flushes(line.key.line());
+            assert!(!is_owed || line.destageable() != 0, "flushes wait for ever for {line:?}");
         }
         assert_eq!(lost, self.lost_sectors, "lost sectors of {}", self.id);
         self.check_in_destage(ops);

@@ -5,6 +5,7 @@ use crate::index::meta::{DETACHED, LineTable, NO_SLOT};
 use crate::lines::{VolumeLines, drop_if_idle};
 use crate::ops::{Op, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
+use crate::writeback::Retry;
 use crate::{Answer, IoId, Outbox, Outcome};
 use forebay_types::{IoResult, Mode};
 
@@ -169,21 +170,27 @@ impl<'a, M: LineTable> Completion<'a, M> {
         if line.mask == 0 {
             return;
         }
-        // The line is retried alone, unless its dirty sectors were lost meanwhile.
-        let is_retried =
-            op.is_wide && op.error.is_some() && self.lines.index.get(line.slot).destageable() != 0;
+        // Sectors may have been lost meanwhile, and a rewritten line has moved.
+        let has_data = |slot| self.lines.index.get(slot).destageable() != 0;
+        let retry = if op.is_wide && op.error.is_some() && has_data(line.slot) {
+            Retry::All
+        } else if self.lines.index.find(line.key).is_some_and(has_data) {
+            Retry::Later
+        } else {
+            Retry::None
+        };
         let ok = op.error.is_none() || self.lines.planted.is(PlantedBug::CleanAfterFailedDestage);
         // A line that was rewritten meanwhile has moved, and is dirty in its new slot.
         let stays = !self.lines.index.get(line.slot).has(DETACHED);
-        if ok && stays && self.lines.index.clean(line.slot, line.mask) {
-            self.lines.remove_dirty(line.slot);
+        if ok && stays {
+            self.lines.clean(line.slot, line.mask);
         }
         self.clear_in_destage(line);
         let writeback = self.lines.volume.writeback_mut();
         if !op.is_wide || op.error.is_none() {
             writeback.record_result(line.key.line(), ok);
         }
-        writeback.record_attempt(line, op.serves, op.error, is_retried);
+        writeback.record_attempt(line, op.serves, op.error, retry);
         self.lines.finish_ordered(line.key, line.slot, if ok { line.mask } else { 0 });
     }
 
@@ -201,8 +208,8 @@ impl<'a, M: LineTable> Completion<'a, M> {
     /// sectors.
     fn finish_destage_part(&mut self, line: &OpLine, ok: bool) {
         self.lines.volume.writeback_mut().record_result(line.key.line(), ok);
-        if ok && self.lines.index.clean(line.slot, line.mask) {
-            self.lines.remove_dirty(line.slot);
+        if ok {
+            self.lines.clean(line.slot, line.mask);
         }
     }
 
@@ -218,9 +225,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
             self.lines.count_recovered(line.slot, line.mask);
             let valid = meta.valid & if keep { 0xff } else { !line.mask };
             self.lines.set_valid(line.slot, valid, out);
-            if self.lines.index.clean(line.slot, line.mask) {
-                self.lines.remove_dirty(line.slot);
-            }
+            self.lines.clean(line.slot, line.mask);
             self.lines.drop_if_empty(line.slot);
         } else {
             // The disk may have either content now; only dirty sectors are known to be the newest.

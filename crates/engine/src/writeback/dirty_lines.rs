@@ -284,22 +284,26 @@ impl DirtyLines {
         self.begin_sweep();
     }
 
-    /// Makes old lines owed and all others old, and begins a sweep. Old lines in a destage only get
-    /// the mark.
-    pub(crate) fn owe_old(&mut self, now_ms: u64) {
-        self.ages = self.ages.zip(self.since_ms()).map(|(ages, owed)| Ages {
-            owed,
-            old: ages.young,
-            young: now_ms,
-            checked: now_ms,
-        });
+    /// Makes old lines owed for which `is_lost` is false, all others old, and begins a sweep. Old
+    /// lines in a destage only get the mark.
+    pub(crate) fn owe_old(&mut self, now_ms: u64, is_lost: impl Fn(u64) -> bool) {
+        let (oldest, mut leaves) = (self.since_ms(), false);
         (self.owed_lines, self.taken_lines) = (0, 0);
-        for chunk in self.chunks.values_mut() {
-            chunk.owed |= chunk.old;
+        for (&at, chunk) in &mut self.chunks {
+            let lost = lines_of(at, chunk.old & !chunk.in_destage).filter(|&line| is_lost(line));
+            let due = chunk.old & !lost.fold(0, |lost, line| lost | bit(line));
+            leaves |= chunk.old & !due & !chunk.owed != 0;
+            chunk.owed |= due;
             chunk.old = chunk.dirty;
             self.owed_lines += chunk.owed().count_ones() as usize;
             self.taken_lines += chunk.taken().count_ones() as usize;
         }
+        self.ages = self.ages.zip(oldest).map(|(ages, owed)| Ages {
+            owed,
+            old: if leaves { owed } else { ages.young },
+            young: now_ms,
+            checked: now_ms,
+        });
         self.begin_sweep();
     }
 
@@ -546,9 +550,10 @@ mod tests {
                             .for_each(|(&at, marks)| marks[2] = at != line && !marks[0]);
                     }
                     (5, _) => {
-                        set.owe_old(now_ms);
-                        for marks in oracle.values_mut() {
-                            *marks = [marks[0], true, marks[2] || marks[1] && !marks[0]];
+                        set.owe_old(now_ms, |at| at == line);
+                        for (&at, marks) in &mut oracle {
+                            let is_due = marks[1] && !marks[0] && at != line;
+                            *marks = [marks[0], true, marks[2] || is_due];
                         }
                     }
                     (6, _) => {

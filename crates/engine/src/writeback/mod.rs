@@ -66,6 +66,17 @@ pub(crate) struct Writeback {
 /// Lines in [`Writeback::refused`].
 const REFUSED_MAX: usize = 64;
 
+/// The flushes for which a line is tried again after a failed destage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// All, because another line may be at fault.
+    All,
+    /// Those that began after the destage.
+    Later,
+    /// None: nothing of the line can be destaged any more.
+    None,
+}
+
 impl Writeback {
     pub(crate) fn new(size_bytes: u64) -> Self {
         Self {
@@ -173,15 +184,15 @@ impl Writeback {
         self.dirty.clear_owed(line, false);
     }
 
-    /// Records an attempt to destage a line, which fails the flushes that it was for. If they must
-    /// not fail yet, because the line `is_retried`, and for flushes that arrived after its start,
-    /// the line is owed again. An attempt with superseded data does not matter to later flushes.
+    /// Records an attempt to destage a line. If it failed, the line is owed again to the flushes
+    /// that it is tried again for, and the others fail. An attempt with superseded data does not
+    /// matter to flushes that began later.
     pub(crate) fn record_attempt(
         &mut self,
         line: &OpLine,
         serves: Serves,
         error: Option<IoError>,
-        is_retried: bool,
+        retry: Retry,
     ) {
         if let Some(epochs) = &mut self.epochs {
             return epochs.record_attempt(line.slot, error);
@@ -189,11 +200,12 @@ impl Writeback {
         let Some(error) = error else { return };
         let until = if line.superseded == 0 { u64::MAX } else { line.superseded };
         let serves = serves.of_line(line);
-        let mut from = serves.first;
-        if !is_retried {
-            self.flushes.fail(serves.first..=serves.last.min(until), error);
-            from = from.max(serves.last + 1);
-        }
+        let from = match retry {
+            Retry::All => serves.first,
+            Retry::Later => serves.first.max(serves.last + 1),
+            Retry::None => return self.flushes.fail(serves.first..=until, error),
+        };
+        self.flushes.fail(serves.first..=until.min(from.saturating_sub(1)), error);
         if self.flushes.has(from..=until) && self.dirty.owe(line.key.line()) {
             self.flushes.owe_from(from);
         }
@@ -223,7 +235,15 @@ impl Writeback {
             self.flushes.fail(first..=u64::MAX, IoError::Io);
         }
         if gives_up {
-            self.dirty.clear_owed(key.line(), true);
+            self.give_up(key.line());
+        }
+    }
+
+    /// Makes flushes fail instead of waiting for a line of which nothing can be destaged.
+    pub(crate) fn give_up(&mut self, line: u64) {
+        if self.epochs.is_none() && self.dirty.is_owed(line) {
+            self.flushes.fail(self.flushes.owing()..=u64::MAX, IoError::Io);
+            self.dirty.clear_owed(line, true);
         }
     }
 
@@ -264,10 +284,7 @@ impl Writeback {
 
     /// Makes every line owed that waits and has a destageable sector.
     fn owe_all<M: LineTable>(&mut self, volume: VolumeId, has_lost: bool, index: &Slots<M>) {
-        self.dirty.owe_all(|line| {
-            let found = has_lost.then(|| index.find(LineKey::new(volume, line))).flatten();
-            found.is_some_and(|slot| index.get(slot).destageable() == 0)
-        });
+        self.dirty.owe_all(is_lost(volume, has_lost, index));
     }
 
     /// Begins a sweep of the owed lines, or of lines due because of the mode or their age. Returns
@@ -291,7 +308,7 @@ impl Writeback {
             if inputs.draining {
                 self.owe_all(volume, has_lost, index);
             } else if may_age && self.scheduler.is_aging_due(inputs.now_ms) {
-                self.dirty.owe_old(inputs.now_ms);
+                self.dirty.owe_old(inputs.now_ms, is_lost(volume, has_lost, index));
                 return true;
             }
         }
@@ -344,6 +361,11 @@ impl Writeback {
             + self.epochs.as_ref().map_or(0, Epochs::metadata_bytes)
     }
 
+    /// Whether flushes wait until a line is in a destage.
+    pub(crate) fn is_owed_to_flushes(&self, line: u64) -> bool {
+        self.flushes.is_running() && self.dirty.is_owed(line)
+    }
+
     /// Panics if the components are inconsistent.
     pub(crate) fn self_check<M: LineTable>(&self, index: &Slots<M>) {
         self.dirty.self_check();
@@ -354,5 +376,18 @@ impl Writeback {
             assert!(!self.flushes.is_running(), "an ordered volume has no flushes");
         }
         assert!(!self.flushes.may_begin(), "flushes wait although no flush has owed lines");
+    }
+}
+
+/// Whether nothing of a line can be destaged, so that a flush would wait for it in vain. `has_lost`
+/// says whether sectors of the volume are lost.
+fn is_lost<M: LineTable>(
+    volume: VolumeId,
+    has_lost: bool,
+    index: &Slots<M>,
+) -> impl Fn(u64) -> bool {
+    move |line| {
+        let found = has_lost.then(|| index.find(LineKey::new(volume, line))).flatten();
+        found.is_some_and(|slot| index.get(slot).destageable() == 0)
     }
 }

@@ -153,6 +153,68 @@ fn a_flush_does_not_wait_for_lines_lost_while_their_stripe_fails() {
     assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Err(IoError::Io))));
 }
 
+/// A flush that arrived during the destage waits for another attempt, which a lost line never has.
+#[test]
+fn a_flush_during_the_failing_destage_of_a_lost_line_ends() {
+    for rewritten in [false, true] {
+        let mut rig = rig(64);
+        rig.write(1, 5 * LINE, LINE, 77);
+        seal_all(&mut rig);
+        assert_eq!((rig.flush(90), rig.flush(91)), (None, None));
+        if rewritten {
+            assert_eq!(rig.write(2, 5 * LINE, LINE, 78), WriteOutcome::Done);
+            seal_all(&mut rig);
+        }
+        let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, 5), 0).unwrap();
+        let seal = rig.shard.seal_of(slot).unwrap();
+        rig.shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
+        rig.complete(0, Err(IoError::Io));
+        rig.tick(50);
+        rig.complete_all();
+        for id in [90, 91] {
+            assert_eq!(rig.take_outcome(id), Some(Outcome::Done(Err(IoError::Io))), "{rewritten}");
+        }
+    }
+}
+
+/// A pass by age during the failing destage must not make the flush wait for a lost line.
+#[test]
+fn a_flush_does_not_wait_for_a_lost_line_that_grows_old() {
+    let mut rig = rig(64);
+    rig.write(1, 20 * LINE, LINE, 5);
+    seal_all(&mut rig);
+    let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, 20), 0).unwrap();
+    let seal = rig.shard.seal_of(slot).unwrap();
+    rig.shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
+    rig.read_to_end(4 * LINE, WIDTH * LINE);
+    rig.write(2, 5 * LINE, 2 * LINE, 77);
+    assert_eq!(rig.flush(90), None);
+    (1..4).for_each(|hours| rig.tick(hours * 3_600_000));
+    rig.complete(0, Err(IoError::Io));
+    assert_eq!(writes(&rig), [(5, 2)]);
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Err(IoError::Io))));
+}
+
+/// After an error, a write to the disk destages only what it overwrites; the flush must not wait
+/// for the rest, which is lost.
+#[test]
+fn a_flush_does_not_wait_for_a_line_of_which_only_lost_sectors_are_left() {
+    let mut rig = rig(64);
+    rig.write(1, 20 * LINE, 2048, 5);
+    seal_all(&mut rig);
+    let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, 20), 0).unwrap();
+    let seal = rig.shard.seal_of(slot).unwrap();
+    rig.shard.damaged(&seal, Verdict::Lost { sectors: 0b1000 });
+    let attempt = Attempt { count: 1, error: Some(IoError::Io), ..Attempt::default() };
+    assert_eq!(rig.write_again(2, 20 * LINE, 1536, 6, true, attempt), WriteOutcome::Waiting);
+    assert_eq!(rig.flush(90), None);
+    rig.complete_all();
+    rig.tick(50);
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Err(IoError::Io))));
+}
+
 #[test]
 fn a_completely_dirty_stripe_is_not_retried() {
     let mut rig = rig(64);
