@@ -117,6 +117,10 @@ fn mistakes_are_reported_with_a_remedy() {
         ("d=,mode=bypass", "volume 'd': it has no backing"),
         ("d,mode=/x", "volume name \"d,mode\" contains '=' or ','"),
         ("d=/x,mdoe=bypass", "volume 'd': unknown volume setting 'mdoe': did you mean 'mode'?"),
+        (
+            "d=/x,name=e",
+            "volume 'd': unknown volume setting 'name': write a volume as NAME=BACKING,KEY=VALUE",
+        ),
         ("d=/x,mode=bypass,mode=bypass", "volume 'd': setting 'mode' is given twice"),
         ("d=/x,mode=writeback", "volume 'd': unknown mode 'writeback': use write-back, "),
         ("d=/x,mode=", "volume 'd': unknown mode '': use"),

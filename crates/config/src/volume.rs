@@ -473,7 +473,11 @@ impl VolumeChange {
             }
             None => {
                 let message = format!("unknown volume setting '{key}'");
-                Err(ConfigError::new(Mistake::UnknownKey, message, instead_of(key, VOLUME_KEYS)))
+                let remedy = match key {
+                    "name" | "backing" => "write a volume as NAME=BACKING,KEY=VALUE".to_owned(),
+                    _ => instead_of(key, VOLUME_KEYS),
+                };
+                Err(ConfigError::new(Mistake::UnknownKey, message, remedy))
             }
         }
     }
