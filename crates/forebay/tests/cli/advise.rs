@@ -3,6 +3,7 @@
 
 use super::{run_alone, with_daemon};
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -66,21 +67,22 @@ impl LoopDevice {
     }
 
     /// Starts an observation, and waits until it traces.
-    fn observe(&self, arguments: &[&str]) -> Child {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_forebay"))
+    fn observe(&self, arguments: &[&str]) -> Observation {
+        let child = Command::new(env!("CARGO_BIN_EXE_forebay"))
             .args([&["advise", &self.0], arguments].concat())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let event = instance(child.id()).join("events/block/block_bio_queue/enable");
+        let mut observation = Observation(child);
+        let event = instance(observation.0.id()).join("events/block/block_bio_queue/enable");
         let begin = Instant::now();
         while !fs::read_to_string(&event).is_ok_and(|text| text.trim() == "1") {
             assert!(begin.elapsed() < PATIENCE, "it does not trace");
-            assert_eq!(child.try_wait().unwrap(), None, "it has ended");
+            assert_eq!(observation.0.try_wait().unwrap(), None, "it has ended");
             std::thread::sleep(Duration::from_millis(5));
         }
-        child
+        observation
     }
 
     /// Reads or writes blocks of 4 KiB, past the page cache.
@@ -105,13 +107,25 @@ fn instance(pid: u32) -> std::path::PathBuf {
     Path::new(INSTANCES).join(format!("forebay-advise-{pid}"))
 }
 
-/// Ends an observation with this signal. Returns its exit code and its output.
-fn end(child: Child, signal: rustix::process::Signal) -> (Option<i32>, String) {
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, signal).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(!instance(pid.as_raw_nonzero().get() as u32).exists(), "the instance is left");
-    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+/// An observation of a device; killed when dropped.
+struct Observation(Child);
+
+impl Observation {
+    /// Ends it with this signal. Returns its exit code and its output.
+    fn end(mut self, signal: rustix::process::Signal) -> (Option<i32>, String) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), signal).unwrap();
+        let mut text = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        let code = self.0.wait().unwrap().code();
+        assert!(!instance(self.0.id()).exists(), "the instance is left");
+        (code, text)
+    }
+}
+
+impl Drop for Observation {
+    fn drop(&mut self) {
+        let _ = (self.0.kill(), self.0.wait());
+    }
 }
 
 #[test]
@@ -131,7 +145,7 @@ fn kernel_requests_of_a_device_are_counted_and_predicted() {
         "oflag=direct",
         "conv=fsync",
     ]);
-    let (code, text) = end(child, rustix::process::Signal::INT);
+    let (code, text) = child.end(rustix::process::Signal::INT);
     assert_eq!(code, Some(0), "{text}");
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     let found = &report["devices"][0];
@@ -157,7 +171,7 @@ fn kernel_an_idle_device_and_a_signal_end_with_a_report() {
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::HUP] {
         // Reads by programs that probe a new device must not count.
         std::thread::sleep(Duration::from_millis(300));
-        let (code, text) = end(device.observe(&["--time", "1d"]), signal);
+        let (code, text) = device.observe(&["--time", "1d"]).end(signal);
         assert_eq!(code, Some(0), "{text}");
         assert!(text.contains(": no recommendation"), "{text}");
     }
@@ -169,10 +183,10 @@ fn kernel_an_instance_that_a_killed_process_has_left_is_removed() {
     let directory = tempfile::tempdir().unwrap();
     let device = LoopDevice::new(directory.path());
     let mut killed = device.observe(&["--time", "1d"]);
-    killed.kill().unwrap();
-    killed.wait().unwrap();
-    assert!(instance(killed.id()).exists());
+    killed.0.kill().unwrap();
+    killed.0.wait().unwrap();
+    assert!(instance(killed.0.id()).exists());
     let next = device.observe(&["--time", "1d"]);
-    assert!(!instance(killed.id()).exists());
-    end(next, rustix::process::Signal::INT);
+    assert!(!instance(killed.0.id()).exists());
+    next.end(rustix::process::Signal::INT);
 }
