@@ -10,9 +10,9 @@ const SEEDS_MAX: u64 = 10_000;
 /// search continues.
 const KNOWN_SEEDS: [(Sabotage, &[u64]); 4] = [
     (Sabotage::SkipClosingSync, &[61, 63, 126]),
-    (Sabotage::EmptyVaultEarly, &[487, 779, 248]),
+    (Sabotage::EmptyVaultEarly, &[482, 487, 779]),
     (Sabotage::SkipRecord, &[114, 167, 190]),
-    (Sabotage::FenceAll, &[59]),
+    (Sabotage::FenceAll, &[59, 136]),
 ];
 
 fn first_failure(known: &[u64], plant: impl Fn(&mut SimOptions)) -> Option<Failure> {
