@@ -3,7 +3,9 @@
 //! - *Clients flush after nearly every write.* Each of their writes is destaged at once, and a
 //!   flush also waits for those of other clients that are in flight.
 //! - *Flushes wait most of the time.* Writers that outpace the disk fill the memory after each
-//!   flush, and the next one waits for all of that.
+//!   flush, and the next one waits for all of that. A disk with one arm takes scattered writes
+//!   slowly, and far more if they are sorted in memory: there, only a flush that waits long counts,
+//!   and until it ends.
 //!
 //! The writes of such volumes go to the disk before they are acknowledged, as without a cache.
 
@@ -13,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 const FLUSHES: u32 = 64;
 /// Writes without a flush in one shard, after which clients no longer flush after every write.
 pub(super) const WRITES_MAX: u32 = 64;
-/// The time between two decisions by the waits of flushes, in milliseconds.
+/// The time between two decisions by the waits of flushes, and a long wait, in milliseconds.
 const WAITS_MS: u64 = 1_000;
 
 /// The flushes and writes of a volume. Content is advisory, as that of [`super::elevator`].
@@ -22,9 +24,13 @@ pub(super) struct FlushShare {
     flushes: AtomicU32,
     writes: AtomicU32,
     follows_writes: AtomicBool,
-    /// Shards in which a flush waits, and the time up to which their wait has been counted.
+    /// Shards in which a flush waits, since when, and the time up to which their wait has been
+    /// counted.
     waiting: AtomicU32,
+    since_ms: AtomicU64,
     counted_ms: AtomicU64,
+    /// A flush waits for longer than [`WAITS_MS`].
+    waits_long: AtomicBool,
     /// Since the last decision by waits: its time, milliseconds with a flush waiting, and whether
     /// there was a flush.
     decided_ms: AtomicU64,
@@ -58,10 +64,13 @@ impl FlushShare {
     /// Counts a flush that begins or ends to wait in a shard.
     pub(super) fn count_waiting(&self, begins: bool, now_ms: u64) {
         self.pass(now_ms);
-        match begins {
-            true => self.waiting.fetch_add(1, Relaxed),
-            false => self.waiting.fetch_sub(1, Relaxed),
-        };
+        if !begins {
+            if self.waiting.fetch_sub(1, Relaxed) == 1 {
+                self.waits_long.store(false, Relaxed);
+            }
+        } else if self.waiting.fetch_add(1, Relaxed) == 0 {
+            self.since_ms.store(now_ms, Relaxed);
+        }
     }
 
     /// Counts the time of flushes that wait. They wait most of the time if it is more than half,
@@ -71,6 +80,8 @@ impl FlushShare {
         let waits = self.waiting.load(Relaxed) > 0;
         if waits {
             self.waited_ms.fetch_add(passed_ms, Relaxed);
+            let is_long = now_ms >= self.since_ms.load(Relaxed) + WAITS_MS;
+            self.waits_long.store(is_long, Relaxed);
         }
         let since_ms = now_ms.saturating_sub(self.decided_ms.load(Relaxed));
         if since_ms >= WAITS_MS {
@@ -82,8 +93,9 @@ impl FlushShare {
     }
 
     /// Whether writes gain nothing from being acknowledged before the disk has them.
-    pub(super) fn favours_disk(&self) -> bool {
-        self.follows_writes.load(Relaxed) || self.waits_most.load(Relaxed)
+    pub(super) fn favours_disk(&self, has_one_arm: bool) -> bool {
+        let waits = if has_one_arm { &self.waits_long } else { &self.waits_most };
+        self.follows_writes.load(Relaxed) || waits.load(Relaxed)
     }
 }
 
@@ -99,7 +111,7 @@ mod tests {
                 share.count_writes(writes);
                 (0..flushes).for_each(|_| share.count_flush());
             });
-            share.favours_disk()
+            share.favours_disk(false)
         };
         assert!(follows(1, 1) && follows(3, 2));
         assert!(!follows(2, 1), "such a client gains from write-back");
@@ -113,7 +125,7 @@ mod tests {
             share.count_flush();
             share.count_waiting(true, from_ms);
             share.count_waiting(false, until_ms);
-            share.favours_disk()
+            share.favours_disk(false)
         };
         assert!(!wait(0, 200));
         assert!(!wait(800, 1_000));
@@ -121,12 +133,15 @@ mod tests {
         // Nothing waits for memory any more, so the flushes are short.
         assert!(wait(2_500, 2_501) && wait(3_200, 3_201) && wait(4_000, 4_001));
         share.pass(4_300);
-        assert!(share.favours_disk(), "there was a flush since the last decision");
+        assert!(share.favours_disk(false), "there was a flush since the last decision");
         share.pass(5_300);
-        assert!(!share.favours_disk());
+        assert!(!share.favours_disk(false));
         share.count_waiting(true, 5_300);
         share.pass(6_300);
         share.pass(7_300);
-        assert!(share.favours_disk(), "a flush that has not ended counts");
+        assert!(share.favours_disk(false), "a flush that has not ended counts");
+        assert!(share.favours_disk(true), "it waits for long");
+        share.count_waiting(false, 7_400);
+        assert!(share.favours_disk(false) && !share.favours_disk(true));
     }
 }

@@ -175,7 +175,7 @@ impl Scheduler {
 
     /// Whether writes gain nothing from write-back, because flushes wait for them.
     pub(crate) fn favours_disk(&self) -> bool {
-        self.elevator.flush_share().favours_disk()
+        self.elevator.flush_share().favours_disk(self.elevator.has_one_arm())
     }
 
     /// Counts such a read as completed.
