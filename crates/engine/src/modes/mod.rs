@@ -224,7 +224,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
 
     fn effective(&mut self, part: &Part, terms: WriteTerms, attempt: Attempt) -> Effective {
         if attempt.count == 0 && !part.restores {
-            self.lines.volume.writeback_mut().scheduler_mut().count_write();
+            self.lines.volume.writeback_mut().scheduler_mut().count_write(terms.now_ms);
         }
         let flushed = self.is_flushed(part, attempt);
         let state = &*self.lines.volume;

@@ -32,7 +32,7 @@ impl<M: LineTable> Shard<M> {
     pub fn needs_tick(&self) -> bool {
         self.quota.dirty_lines() > 0
             || self.quota.throttled() > 0
-            || self.volumes.iter().any(|volume| volume.writeback().has_waiter())
+            || self.volumes.iter().any(|volume| volume.writeback().needs_tick())
     }
 
     /// Continues the elevator in this shard: publishes the next stop of the shard, and destages

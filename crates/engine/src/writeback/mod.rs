@@ -266,6 +266,11 @@ impl Writeback {
         self.epochs.as_ref().map_or(self.flushes.is_running(), Epochs::is_running)
     }
 
+    /// Whether only a tick may answer a part, or end what the scheduler knows of one.
+    pub(crate) fn needs_tick(&self) -> bool {
+        self.has_waiter() || self.scheduler.is_flushing()
+    }
+
     /// Whether [`Destager::pump`] may have something to start or to answer.
     ///
     /// [`Destager::pump`]: destage::Destager::pump

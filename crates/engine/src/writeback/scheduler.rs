@@ -79,7 +79,7 @@ pub(crate) struct Scheduler {
     shard: usize,
     /// Writes of this shard since the last flush.
     writes: u32,
-    /// Whether flushes wait for destages of this shard.
+    /// Whether lines wait for a destage that flushes wait for.
     is_flushing: bool,
     /// Destages in flight.
     destaging: u32,
@@ -147,11 +147,14 @@ impl Scheduler {
     }
 
     /// Counts a write of a client.
-    pub(crate) fn count_write(&mut self) {
+    pub(crate) fn count_write(&mut self, now_ms: u64) {
         self.writes += 1;
         if self.writes >= WRITES_MAX {
-            self.elevator.flush_share().clear();
-            self.elevator.flush_share().count_writes(std::mem::take(&mut self.writes));
+            let share = self.elevator.flush_share();
+            share.clear();
+            share.count_writes(std::mem::take(&mut self.writes));
+            // There is no tick if all writes go to the disk.
+            share.pass(now_ms);
         }
     }
 
@@ -163,7 +166,7 @@ impl Scheduler {
         }
     }
 
-    /// Records whether flushes wait for destages of this shard.
+    /// Records whether lines of this shard wait for a destage that flushes wait for.
     pub(crate) fn set_flushing(&mut self, flushing: bool, now_ms: u64) {
         let share = self.elevator.flush_share();
         if flushing != std::mem::replace(&mut self.is_flushing, flushing) {
@@ -171,6 +174,11 @@ impl Scheduler {
         } else if self.shard == 0 {
             share.pass(now_ms);
         }
+    }
+
+    /// What [`Scheduler::set_flushing`] recorded.
+    pub(crate) const fn is_flushing(&self) -> bool {
+        self.is_flushing
     }
 
     /// Whether writes gain nothing from write-back, because flushes wait for them.

@@ -159,6 +159,35 @@ fn writes_that_are_flushed_at_once_go_to_the_disk() {
     assert!(through(&rig) < before + 70, "without flushes, writes stay in memory");
 }
 
+/// Nothing may be dirty when the flushes end, so no tick may come.
+#[test]
+fn writes_beside_flushes_that_wait_most_of_the_time_go_to_the_disk_until_flushes_end() {
+    let mut rig = Rig::new(128, 96, Mode::WriteBack);
+    (0..45).for_each(|line| {
+        rig.write(line, line * 2 * LINE, LINE, line);
+    });
+    assert_eq!(rig.flush(900), None);
+    (0..20).for_each(|at| rig.tick(at * 100));
+    assert_eq!(rig.write(101, 95 * LINE, LINE, 2), WriteOutcome::Started);
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(900), Some(Outcome::Done(Ok(()))));
+    let mut now_ms = 2_000;
+    while rig.shard.needs_tick() {
+        rig.tick(now_ms);
+        now_ms += 100;
+    }
+    let outcomes: Vec<_> = (0..400)
+        .map(|line| {
+            rig.now_ms = now_ms + line * 10;
+            let outcome = rig.write(line, line % 90 * LINE, LINE, line);
+            rig.complete_all();
+            outcome
+        })
+        .collect();
+    assert_eq!(outcomes[0], WriteOutcome::Started);
+    assert_eq!(outcomes[399], WriteOutcome::Done);
+}
+
 /// Flushes that come while the lines of another one wait for their destage form one group.
 #[test]
 fn flushes_behind_waiting_lines_form_one_group() {
