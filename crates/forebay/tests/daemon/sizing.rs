@@ -375,7 +375,8 @@ fn tool_a_hog_in_a_real_control_group_gets_the_memory_of_the_cache() {
         hog.kill().unwrap();
         hog.wait().unwrap();
     }
-    assert!(memory(&daemon, "limit_bytes") < 240 * MIB);
+    // How far depends on the moment of the measurement; the pool shrinks by whole slabs.
+    assert!(memory(&daemon, "limit_bytes") < 300 * MIB);
     wait_until("memory has left the group", PATIENCE, || group.usage_bytes() < full - 60 * MIB);
     assert!(daemon.log().contains("limited_by=\"/forebay-test-"), "{}", daemon.log());
     drop(client);
