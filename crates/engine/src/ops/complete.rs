@@ -172,7 +172,9 @@ impl<'a, M: LineTable> Completion<'a, M> {
         }
         // Sectors may have been lost meanwhile, and a rewritten line has moved.
         let has_data = |slot| self.lines.index.get(slot).destageable() != 0;
-        let retry = if op.is_wide && op.error.is_some() && has_data(line.slot) {
+        let retry = if op.error.is_none() {
+            Retry::None
+        } else if op.is_wide && has_data(line.slot) {
             Retry::All
         } else if self.lines.index.find(line.key).is_some_and(has_data) {
             Retry::Later

@@ -15,6 +15,13 @@ fn rig(slots: usize) -> Rig {
     rig
 }
 
+/// Sectors of a sealed line are found to be damaged beyond repair.
+fn lose(rig: &mut Rig, line: u64, sectors: u8) {
+    let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, line), 0).unwrap();
+    let seal = rig.shard.seal_of(slot).unwrap();
+    rig.shard.damaged(&seal, Verdict::Lost { sectors });
+}
+
 /// The writes in flight, in order of their start.
 fn writes(rig: &Rig) -> Vec<(u64, u64)> {
     let writes = rig.ios.iter().filter(|io| matches!(io.verb, IoVerb::Write { .. }));
@@ -144,9 +151,7 @@ fn a_flush_does_not_wait_for_lines_lost_while_their_stripe_fails() {
     rig.write(1, 5 * LINE, 2 * LINE, 77);
     seal_all(&mut rig);
     assert_eq!(rig.flush(90), None);
-    let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, 5), 0).unwrap();
-    let seal = rig.shard.seal_of(slot).unwrap();
-    rig.shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
+    lose(&mut rig, 5, 0xff);
     rig.complete(0, Err(IoError::Io));
     assert_eq!(writes(&rig), [(6, 1)]);
     rig.complete(0, Ok(()));
@@ -165,9 +170,7 @@ fn a_flush_during_the_failing_destage_of_a_lost_line_ends() {
             assert_eq!(rig.write(2, 5 * LINE, LINE, 78), WriteOutcome::Done);
             seal_all(&mut rig);
         }
-        let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, 5), 0).unwrap();
-        let seal = rig.shard.seal_of(slot).unwrap();
-        rig.shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
+        lose(&mut rig, 5, 0xff);
         rig.complete(0, Err(IoError::Io));
         rig.tick(50);
         rig.complete_all();
@@ -183,9 +186,7 @@ fn a_flush_does_not_wait_for_a_lost_line_that_grows_old() {
     let mut rig = rig(64);
     rig.write(1, 20 * LINE, LINE, 5);
     seal_all(&mut rig);
-    let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, 20), 0).unwrap();
-    let seal = rig.shard.seal_of(slot).unwrap();
-    rig.shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
+    lose(&mut rig, 20, 0xff);
     rig.read_to_end(4 * LINE, WIDTH * LINE);
     rig.write(2, 5 * LINE, 2 * LINE, 77);
     assert_eq!(rig.flush(90), None);
@@ -203,9 +204,7 @@ fn a_flush_does_not_wait_for_a_line_of_which_only_lost_sectors_are_left() {
     let mut rig = rig(64);
     rig.write(1, 20 * LINE, 2048, 5);
     seal_all(&mut rig);
-    let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, 20), 0).unwrap();
-    let seal = rig.shard.seal_of(slot).unwrap();
-    rig.shard.damaged(&seal, Verdict::Lost { sectors: 0b1000 });
+    lose(&mut rig, 20, 0b1000);
     let attempt = Attempt { count: 1, error: Some(IoError::Io), ..Attempt::default() };
     assert_eq!(rig.write_again(2, 20 * LINE, 1536, 6, true, attempt), WriteOutcome::Waiting);
     assert_eq!(rig.flush(90), None);
