@@ -6,7 +6,7 @@ use super::Finding;
 
 /// Each crate by its directory, and its permitted workspace dependencies. Anything else is an
 /// error, so a new crate must be added here first. Dev-dependencies are not checked.
-const ARROWS: [(&str, &[&str]); 22] = [
+const ARROWS: [(&str, &[&str]); 23] = [
     ("types", &[]),
     ("threads", &[]),
     ("ecc", &["types"]),
@@ -15,6 +15,7 @@ const ARROWS: [(&str, &[&str]); 22] = [
     ("journal", &["types", "format"]),
     ("engine", &["types", "policy"]),
     ("volume", &["types", "engine", "policy"]),
+    ("protect", &["types", "format", "journal", "engine", "volume"]),
     ("advice", &["types", "policy", "volume"]),
     ("nbd", &["types"]),
     ("backend", &["types", "threads", "nbd"]),
@@ -24,14 +25,17 @@ const ARROWS: [(&str, &[&str]); 22] = [
         "runtime",
         &[
             "types", "threads", "ecc", "policy", "format", "journal", "engine", "volume",
-            "frontend", "backend",
+            "protect", "frontend", "backend",
         ],
     ),
     ("api", &["types"]),
     ("config", &["types"]),
     ("power", &["types", "threads"]),
     ("control", &["types", "api", "config"]),
-    ("lab", &["types", "ecc", "policy", "engine", "volume", "format", "journal", "backend"]),
+    (
+        "lab",
+        &["types", "ecc", "policy", "engine", "volume", "format", "journal", "protect", "backend"],
+    ),
     (
         "forebay",
         &[

@@ -13,8 +13,8 @@ const FUNCTION_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: usize = 800;
 
 /// Crates that are state machines: an event and the time go in, actions come out.
-const PURE: [&str; 9] =
-    ["types", "ecc", "policy", "format", "journal", "engine", "volume", "advice", "nbd"];
+const PURE: [&str; 10] =
+    ["types", "ecc", "policy", "format", "journal", "engine", "volume", "protect", "advice", "nbd"];
 /// Crates that are pure except for one directory.
 const PURE_BUT: [(&str, &str); 1] = [("power", "src/drivers")];
 /// Crates that may hold `unsafe` code.

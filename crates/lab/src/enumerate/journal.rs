@@ -6,14 +6,14 @@ use super::machine::{Journal, Machine};
 use super::store::LogDevice;
 use super::work::{Durability, SECTORS, places};
 use crate::harness::Sabotage;
-use crate::harness::journal::{LabLog, answer_to_notification, answer_to_record, record};
+use crate::harness::journal::record;
 use crate::harness::memory::payload_of;
-use forebay_engine::{Answer, Note, PartId};
+use forebay_engine::{Answer, Note, Outcome, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
 use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Image, Log, ReadAt, RecordOutcome, Source,
-    recover,
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, ReadAt, Source, recover,
 };
+use forebay_protect::JournalState;
 use forebay_types::{IoResult, SECTOR_BYTES};
 
 const GEOMETRY: Geometry = Geometry { segment_bytes: 16 << 10, segments: 8 };
@@ -118,15 +118,15 @@ fn stamps_of(
 }
 
 /// Executes all writes that the log has to do.
-fn write_all(log: &mut LabLog, device: &mut LogDevice) {
-    while let Some(write) = log.poll_write() {
+fn write_all(state: &mut JournalState<Vec<u8>>, device: &mut LogDevice) {
+    while let Some(write) = state.log.poll_write() {
         let (position, bytes) = (write.position, write.bytes_for(0));
         // A sector that has been written is readable again.
         let first = position / SECTOR_BYTES;
         let written = first..first + bytes.len() as u64 / SECTOR_BYTES;
         device.unreadable.retain(|sector| !written.contains(sector));
         device.write_some(position, bytes, |_| true);
-        log.complete(write, Ok(()), &mut Vec::new());
+        state.handle_written(write, [Ok(()); 2]);
     }
 }
 
@@ -134,44 +134,51 @@ impl Journal {
     /// A new journal on an empty device; `made` is the number of journals made before it.
     pub(super) fn make(durability: Durability, made: u8) -> Self {
         let id = JournalId([made; 16]);
-        let mut log = Log::format(id, SIZE_BYTES, GEOMETRY, buffers());
+        let mut state = JournalState::new(Log::format(id, SIZE_BYTES, GEOMETRY, buffers()));
         // A journal is durable before a volume is added to it.
         let mut device = LogDevice::new(SIZE_BYTES);
-        write_all(&mut log, &mut device);
-        Self::with(log, device, durability)
+        write_all(&mut state, &mut device);
+        Self::with(state, device, durability)
     }
 
     /// Resumes the log; `None` if it must be drained to the disk first.
     pub(super) fn resume(recovered: &Recovered, durability: Durability) -> Option<Self> {
         let log = Log::resume(&recovered.found, buffers()).ok()?;
-        Some(Self::with(log, recovered.device.clone(), durability))
+        Some(Self::with(JournalState::new(log), recovered.device.clone(), durability))
     }
 
     /// Records a sector and waits until the record is durable.
     pub(super) fn write_durably(&mut self, place: usize, stamp: u64) {
         let bytes = payload_of([stamp].into_iter());
-        let granted = self.log.admit(self.number, SECTOR_BYTES, PartId(0));
+        let granted = self.state.log.admit(self.number, SECTOR_BYTES, PartId(0));
         assert_eq!(granted, LogAdmission::Granted, "a nearly empty log has space");
         let range = super::work::sectors(place as u64, 1);
         let entry = Entry { kind: RecordKind::Write, volume: self.number, range };
-        assert!(self.log.append(entry, [&bytes[..]].into_iter(), None));
-        write_all(&mut self.log, &mut self.device);
+        assert!(self.state.log.append(entry, [&bytes[..]].into_iter(), None));
+        write_all(&mut self.state, &mut self.device);
     }
 
-    fn with(mut log: LabLog, device: LogDevice, durability: Durability) -> Self {
-        let number = log.add_volume("volume", super::machine::VOLUME_BYTES, IDENTITY);
+    fn with(mut state: JournalState<Vec<u8>>, device: LogDevice, durability: Durability) -> Self {
+        let number = state.log.add_volume("volume", super::machine::VOLUME_BYTES, IDENTITY);
         Self {
             number: number.expect("there is one volume"),
-            log,
+            state,
             device,
             writing: None,
-            ack: durability == Durability::Ack,
+            durability: durability.of_journal().expect("the volume has a journal"),
             checkpoint: false,
             is_marked: false,
             failed_at: 0,
             undrained: false,
         }
     }
+}
+
+/// Takes the answers of the journal that are due.
+fn answers_due(journal: &mut Journal) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    journal.state.poll_answers(&mut answers);
+    answers
 }
 
 impl Machine {
@@ -183,18 +190,18 @@ impl Machine {
         payload: &[u8],
     ) -> Option<Answer> {
         if Sabotage::skipping_note(&note.kind).is_some_and(|bug| self.strikes(bug)) {
-            return answer_to_record(note.part, RecordOutcome::Unneeded);
+            return Some(Answer { part: note.part, outcome: Outcome::Done(Ok(())) });
         }
         self.log_event(|| format!("journal: note {:?} {}", note.kind, note.range));
         let journal = self.journal.as_mut().expect("the volume has one");
         let shard = &self.shards[shard];
-        answer_to_record(note.part, record(&mut journal.log, journal.number, note, payload, shard))
+        record(&mut journal.state, journal.number, note, payload, shard)
     }
 
     /// Starts the next write of the journal.
     pub(super) fn pump_journal(&mut self) {
         let Some(journal) = self.journal.as_mut().filter(|j| j.writing.is_none()) else { return };
-        let Some(write) = journal.log.poll_write() else { return };
+        let Some(write) = journal.state.log.poll_write() else { return };
         let result = self.faults.next_result(FaultKind::JournalWrite);
         let (position, len) = (write.position, write.len);
         self.journal.as_mut().expect("as above").writing = Some((write, result));
@@ -218,32 +225,31 @@ impl Machine {
         let torn = is_batch && tear_batch || result.is_err();
         let is_lost = |sector: usize| lost || torn && sector >= half;
         journal.device.write_some(write.position, write.bytes_for(0), |at| !is_lost(at));
-        let mut notifications = Vec::new();
-        journal.log.complete(write, result, &mut notifications);
-        if result.is_err() {
+        journal.state.handle_written(write, [result; 2]);
+        // Before the volume is served, the failure is not recorded: the start fails.
+        if journal.state.poll_failure().is_some() {
             journal.is_marked = !skips_mark;
+            journal.state.handle_failure_recorded();
             journal.failed_at = moment;
             journal.checkpoint = false;
             journal.undrained = true;
         }
-        self.answers.extend(notifications.into_iter().map(answer_to_notification));
+        self.answers.extend(answers_due(journal));
         self.log_event(|| format!("journal: write ends: {result:?}"));
     }
 
     /// Handles the end of a checkpoint's destage.
     pub(super) fn checkpoint_ended(&mut self, submitted: u32, result: IoResult) {
         let Some(journal) = &mut self.journal else { return };
-        if journal.log.failed().is_some() {
+        if journal.state.log.failed().is_some() {
             // A destage that began before the failure does not cover everything that the journal
             // held.
             journal.undrained &= result.is_err() || submitted <= journal.failed_at;
             return;
         }
         if std::mem::take(&mut journal.checkpoint) {
-            journal.log.end_checkpoint(journal.number, result);
-            let mut notifications = Vec::new();
-            journal.log.poll_notifications(&mut notifications);
-            self.answers.extend(notifications.into_iter().map(answer_to_notification));
+            journal.state.log.end_checkpoint(journal.number, result);
+            self.answers.extend(answers_due(journal));
         }
     }
 
@@ -251,14 +257,14 @@ impl Machine {
     pub(super) fn begin_checkpoint(&mut self) -> bool {
         let early = self.strikes(Sabotage::CheckpointEarly);
         let Some(journal) = &mut self.journal else { return false };
-        if journal.log.failed().is_some() {
+        if journal.state.log.failed().is_some() {
             return journal.undrained;
         }
-        if journal.log.begin_checkpoint().is_none() {
+        if journal.state.log.begin_checkpoint().is_none() {
             return false;
         }
         if early {
-            journal.log.end_checkpoint(journal.number, Ok(()));
+            journal.state.log.end_checkpoint(journal.number, Ok(()));
             return false;
         }
         journal.checkpoint = true;

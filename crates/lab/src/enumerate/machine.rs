@@ -8,7 +8,6 @@ use super::store::{Disk, LogDevice};
 use super::work::{Durability, FIRST, SECTORS, places};
 use crate::harness::Sabotage;
 use crate::harness::io::Io;
-use crate::harness::journal::{LabLog, admit};
 use crate::harness::memory::Memory;
 use crate::harness::oracle::{Oracle, POISON, Promise, ZERO};
 use crate::harness::shard::{PooledShard, VolumeSetup, release_pins, reply_stamps};
@@ -20,6 +19,7 @@ use forebay_engine::{
 };
 use forebay_journal::LogWrite;
 use forebay_policy::Pace;
+use forebay_protect::{JournalState, admission, protection};
 use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, Barrier, Host, JobId, Reply, Request, RequestKind, Streams};
 use std::collections::VecDeque;
@@ -51,12 +51,12 @@ pub(super) struct FlushJob {
 }
 
 pub(super) struct Journal {
-    pub log: LabLog,
+    pub state: JournalState<Vec<u8>>,
     pub device: LogDevice,
     pub writing: Option<(LogWrite<Vec<u8>>, IoResult)>,
     /// The journal's number of the volume.
     pub number: u16,
-    pub ack: bool,
+    pub durability: forebay_types::Durability,
     /// Whether a checkpoint is in progress.
     pub checkpoint: bool,
     /// The failure mark: the records must not be used. It survives the process.
@@ -126,7 +126,10 @@ impl Machine {
             config.dirty_lines_max = 1;
         }
         let setup = VolumeSetup {
-            protection: self.protection(VOLUME),
+            protection: match self.durability {
+                Durability::None => Protection::None,
+                Durability::Ack | Durability::Flush => Protection::Journal,
+            },
             ..VolumeSetup::write_back(VOLUME, VOLUME_BYTES, STRIPES)
         };
         let shard = |number| {
@@ -387,27 +390,30 @@ impl Host for Machine {
     }
 
     fn protection(&mut self, _: VolumeId) -> Protection {
-        if self.durability == Durability::None { Protection::None } else { Protection::Journal }
+        protection(None, self.journal.as_ref().map(|journal| || journal.state.is_abandoned()))
     }
 
     fn admit_erase(&mut self, part: &Part) -> bool {
         let Some(journal) = &mut self.journal else { return true };
-        journal.log.admit_erase(journal.number, part.id)
+        journal.state.admit_erase(journal.number, part)
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
-        let Some(journal) = &mut self.journal else { return Admission::Free };
-        admit(&mut journal.log, journal.number, part, journal.ack || fua)
+        let journal = self
+            .journal
+            .as_mut()
+            .map(|journal| (journal.state.admit(journal.number, part), journal.durability));
+        admission(part.range, fua, None, journal)
     }
 
     fn withdraw(&mut self, _: VolumeId) {
-        self.journal.as_mut().expect("the journal gave a permit").log.withdraw();
+        self.journal.as_mut().expect("the journal gave a permit").state.log.withdraw();
     }
 
     fn barrier(&mut self, _: VolumeId, part: PartId) -> Result<Barrier, IoError> {
         let is_ignored = self.strikes(Sabotage::IgnoreBarrier);
         let journal = self.journal.as_mut().expect("the volume has one");
-        let is_durable = is_ignored || journal.log.barrier(part)?;
+        let is_durable = is_ignored || journal.state.barrier(part)?;
         Ok(Barrier { is_durable, is_complete: true })
     }
 

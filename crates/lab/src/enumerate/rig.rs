@@ -247,7 +247,8 @@ impl Rig {
             }
         }
         let wants = |journal: &Journal| {
-            journal.log.wants_checkpoint() || journal.log.failed().is_some() && journal.undrained
+            journal.state.log.wants_checkpoint()
+                || journal.state.log.failed().is_some() && journal.undrained
         };
         if self.machine.journal.as_ref().is_some_and(wants) {
             self.checkpoint();
@@ -352,8 +353,8 @@ impl Rig {
             && recovered.is_some()
             && let Some(journal) = &mut self.machine.journal
         {
-            while let Some(write) = journal.log.poll_write() {
-                journal.log.complete(write, Ok(()), &mut Vec::new());
+            while let Some(write) = journal.state.log.poll_write() {
+                journal.state.handle_written(write, [Ok(()); 2]);
             }
         }
         self.deliver_answers();
@@ -386,14 +387,11 @@ impl Rig {
         }
         let Some(piece) = self.restoring.front() else {
             if let Some(journal) = &mut self.machine.journal {
-                if journal.log.failed().is_some() {
-                    // No volume is served yet, so the failure is not recorded.
-                    journal.is_marked = false;
-                    journal.undrained = false;
+                if journal.state.unrecorded_failure().is_some() {
                     self.fail_start();
                     return;
                 }
-                journal.log.end_restore(journal.number);
+                journal.state.serve(journal.number);
             }
             self.phase = Phase::Serving;
             return;
@@ -433,12 +431,12 @@ impl Rig {
                     return;
                 }
                 if let Some(journal) = &mut self.machine.journal
-                    && journal.log.failed().is_none()
+                    && journal.state.log.failed().is_none()
                 {
-                    journal.log.mark_clean(journal.number);
-                    let removed = journal.log.remove_volume(journal.number);
+                    journal.state.log.mark_clean(journal.number);
+                    let removed = journal.state.log.remove_volume(journal.number);
                     removed.expect("the volume has no records left");
-                    journal.log.close();
+                    journal.state.log.close();
                 }
                 self.phase = Phase::Stopping(Stop::Closing);
             }

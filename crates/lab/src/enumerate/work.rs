@@ -120,6 +120,17 @@ named! {
     }
 }
 
+impl Durability {
+    /// When the journal acknowledges writes, if there is one.
+    pub(super) const fn of_journal(self) -> Option<forebay_types::Durability> {
+        match self {
+            Self::None => None,
+            Self::Ack => Some(forebay_types::Durability::Ack),
+            Self::Flush => Some(forebay_types::Durability::Flush),
+        }
+    }
+}
+
 /// A machine and its operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {

@@ -11,6 +11,7 @@ use forebay_engine::{
     ShardConfig, begin_forecast, end_former_forecasts,
 };
 use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Needs, Pace, ReadTimes, Weir};
+use forebay_protect::admission;
 use forebay_types::{
     ByteRange, DiskGeometry, Granule, IoError, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
 };
@@ -344,8 +345,8 @@ impl Host for CacheHost {
         self.protection
     }
 
-    fn admit(&mut self, part: &Part, _fua: bool) -> Admission {
-        self.log.as_mut().map_or(Admission::Free, |log| log.admit(part))
+    fn admit(&mut self, part: &Part, fua: bool) -> Admission {
+        admission(part.range, fua, None, self.log.as_mut().map(|log| log.admit(part)))
     }
 
     fn withdraw(&mut self, _volume: VolumeId) {

@@ -1,12 +1,12 @@
 //! The journal of an experiment: the shipped log, on a device that takes no time.
 
 use super::machine::{SECOND_NS, VOLUME};
-use crate::harness::journal::{LabLog, admit, answer_to_notification, answer_to_record};
-use forebay_engine::{Answer, Note, NoteKind, Part};
-use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
-use forebay_journal::{Entry, Log, RecordOutcome};
-use forebay_types::ByteRange;
-use forebay_volume::{Admission, Request, RequestKind};
+use forebay_engine::{Answer, Note, Part};
+use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
+use forebay_journal::{Admission, Log};
+use forebay_protect::JournalState;
+use forebay_types::{ByteRange, Durability};
+use forebay_volume::{Request, RequestKind};
 
 /// The runtime's interval of checkpoints.
 const CHECKPOINT_EVERY_MS: u64 = 30 * SECOND_NS / 1_000_000;
@@ -21,7 +21,7 @@ pub(crate) enum Checkpoints {
 }
 
 pub(crate) struct HostLog {
-    log: LabLog,
+    state: JournalState<Vec<u8>>,
     number: u16,
     checkpoints: Checkpoints,
     /// When the last checkpoint began, in milliseconds.
@@ -38,73 +38,62 @@ impl HostLog {
         let buffers = vec![vec![0; BUFFER_BYTES]; BUFFERS];
         let mut log = Log::format(JournalId([1; 16]), size_bytes, geometry, buffers);
         let number = log.add_volume("volume", volume_bytes, [0; 32]).expect("it is the first one");
-        let (answers, zeroes) = Default::default();
-        let mut log = Self { log, number, checkpoints, begun_ms: 0, answers, zeroes };
-        log.commit();
-        log
+        let (answers, zeroes, state) = (Vec::new(), Vec::new(), JournalState::new(log));
+        let mut host = Self { state, number, checkpoints, begun_ms: 0, answers, zeroes };
+        host.state.serve(number);
+        host.commit();
+        host
     }
 
-    pub(crate) fn admit(&mut self, part: &Part) -> Admission {
-        admit(&mut self.log, self.number, part, false)
+    pub(crate) fn admit(&mut self, part: &Part) -> (Admission, Durability) {
+        (self.state.admit(self.number, part), Durability::Flush)
     }
 
     pub(crate) fn withdraw(&mut self) {
-        self.log.withdraw();
+        self.state.log.withdraw();
     }
 
     pub(crate) fn record(&mut self, note: &Note) {
-        let entry = |kind| Entry { kind, volume: self.number, range: note.range };
-        let outcome = match note.kind {
-            NoteKind::Write { .. } => {
-                self.zeroes.resize(self.zeroes.len().max(note.range.len as usize), 0);
-                let bytes = &self.zeroes[..note.range.len as usize];
-                let is_recorded =
-                    self.log.append(entry(RecordKind::Write), [bytes].into_iter(), None);
-                assert!(is_recorded, "the log never fails");
-                RecordOutcome::Recorded
-            }
-            NoteKind::Forget => self.log.record(entry(RecordKind::Forget), Some(note.part)),
-            _ => unreachable!("no experiment with a journal erases"),
-        };
-        self.answers.extend(answer_to_record(note.part, outcome));
+        let len = note.range.len as usize;
+        self.zeroes.resize(self.zeroes.len().max(len), 0);
+        let bytes = std::iter::once(&self.zeroes[..len]);
+        self.answers.extend(self.state.record(self.number, note, bytes));
     }
 
     /// Writes what was recorded; returns the answers to parts that waited for the log.
     pub(crate) fn commit(&mut self) -> Vec<Answer> {
-        let mut notices = Vec::new();
-        while let Some(write) = self.log.poll_write() {
-            self.log.complete(write, Ok(()), &mut notices);
+        while let Some(write) = self.state.log.poll_write() {
+            self.state.handle_written(write, [Ok(()); 2]);
         }
-        self.log.poll_notifications(&mut notices);
-        self.answers.extend(notices.into_iter().map(answer_to_notification));
+        self.state.poll_answers(&mut self.answers);
         std::mem::take(&mut self.answers)
     }
 
     /// Begins a checkpoint if one is due, as the runtime does. Returns the request that destages.
     pub(crate) fn begin_checkpoint(&mut self, now_ms: u64) -> Option<Request> {
-        if !self.log.wants_checkpoint() && now_ms < self.begun_ms + CHECKPOINT_EVERY_MS {
+        if !self.state.log.wants_checkpoint() && now_ms < self.begun_ms + CHECKPOINT_EVERY_MS {
             return None;
         }
         self.begun_ms = now_ms;
-        let _: forebay_journal::Checkpoint = self.log.begin_checkpoint()?;
+        let _: forebay_journal::Checkpoint = self.state.log.begin_checkpoint()?;
         let kind = RequestKind::Checkpoint { urgent: self.checkpoints == Checkpoints::AtOnce };
         Some(Request { volume: VOLUME, kind, range: ByteRange::new(0, 0) })
     }
 
     pub(crate) fn end_checkpoint(&mut self) {
-        self.log.end_checkpoint(self.number, Ok(()));
+        self.state.log.end_checkpoint(self.number, Ok(()));
     }
 
     pub(crate) fn distance(&self) -> (u64, u64) {
         match self.checkpoints {
-            Checkpoints::Paced => forebay_journal::distance(&self.log, self.number),
+            Checkpoints::Paced => forebay_journal::distance(&self.state.log, self.number),
             Checkpoints::AtOnce => (1, 1),
         }
     }
 
     /// The share of the log that is in use, from 0 to 1.
     pub(crate) fn used(&self) -> f64 {
-        let usage = self.log.usage();
+        let usage = self.state.log.usage();
         usage.used_bytes as f64 / usage.capacity_bytes as f64
     }
 }

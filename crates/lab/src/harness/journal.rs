@@ -1,77 +1,29 @@
-//! The glue between the dispatcher and the shipped log, as in the runtime.
+//! What the journals of the simulated machines share.
 
 use super::shard::PooledShard;
-use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
-use forebay_format::journal::RecordKind;
-use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Log, Notification, RecordOutcome, Source,
-};
-use forebay_types::{ByteRange, IoError, SECTOR_BYTES, Stripes};
-use forebay_volume::{Admission, RequestKind};
+use forebay_engine::{Answer, Note, NoteKind};
+use forebay_journal::{Extent, Source};
+use forebay_protect::JournalState;
+use forebay_types::{ByteRange, SECTOR_BYTES, Stripes};
+use forebay_volume::RequestKind;
 
-pub(crate) type LabLog = Log<Vec<u8>, PartId>;
-
-/// Whether a write may begin; if it `waits`, it is answered when its record is durable.
-pub(crate) fn admit(log: &mut LabLog, number: u16, part: &Part, waits: bool) -> Admission {
-    match log.admit(number, part.range.len, part.id) {
-        LogAdmission::Granted => Admission::Logged { is_awaited: waits },
-        LogAdmission::Wait => Admission::Wait,
-        LogAdmission::Full | LogAdmission::Failed => Admission::Through,
-    }
-}
-
-/// Records a note about volume `number`, as the runtime does under the shard's lock.
+/// Records a note about volume `number`, with the bytes of its slots.
 pub(crate) fn record(
-    log: &mut LabLog,
+    journal: &mut JournalState<Vec<u8>>,
     number: u16,
     note: &Note,
     payload: &[u8],
     shard: &PooledShard,
-) -> RecordOutcome {
-    let entry = |kind| Entry { kind, volume: number, range: note.range };
-    let kind = match &note.kind {
-        NoteKind::Write { slots, wait } => {
-            let in_slots;
-            let bytes = match slots.is_empty() {
-                true => payload,
-                false => {
-                    in_slots = shard.bytes_of(slots, note.range);
-                    &in_slots
-                }
-            };
-            let waiter = wait.then_some(note.part);
-            // A part that does not wait has been answered already.
-            return match log.append(entry(RecordKind::Write), [bytes].into_iter(), waiter) {
-                false if *wait => RecordOutcome::Refused,
-                _ => RecordOutcome::Recorded,
-            };
+) -> Option<Answer> {
+    let in_slots;
+    let bytes = match &note.kind {
+        NoteKind::Write { slots, .. } if !slots.is_empty() => {
+            in_slots = shard.bytes_of(slots, note.range);
+            &in_slots
         }
-        NoteKind::Zero { unmap } => RecordKind::Zero { unmap: *unmap },
-        NoteKind::Discard => RecordKind::Discard,
-        NoteKind::Forget => RecordKind::Forget,
+        _ => payload,
     };
-    log.record(entry(kind), Some(note.part))
-}
-
-/// The answer to a part after its note was recorded, unless the answer follows later.
-pub(crate) fn answer_to_record(part: PartId, outcome: RecordOutcome) -> Option<Answer> {
-    let outcome = match outcome {
-        RecordOutcome::Recorded => return None,
-        RecordOutcome::Unneeded => Outcome::Done(Ok(())),
-        RecordOutcome::Refused => Outcome::JournalFailed,
-        RecordOutcome::NoSpace => Outcome::Done(Err(IoError::NoSpace)),
-    };
-    Some(Answer { part, outcome })
-}
-
-/// The answer that a notification of the log gives to its part.
-pub(crate) const fn answer_to_notification((part, notification): (PartId, Notification)) -> Answer {
-    let outcome = match notification {
-        Notification::Durable => Outcome::Done(Ok(())),
-        Notification::Lost(_) => Outcome::JournalFailed,
-        Notification::Retry => Outcome::Retry(None),
-    };
-    Answer { part, outcome }
+    journal.record(number, note, std::iter::once(bytes))
 }
 
 /// A part of an extent that one request restores.

@@ -484,6 +484,9 @@ impl Simulation {
         if !self.restore(&to_restore) || !self.empty_vaults() {
             return;
         }
+        if self.is_ok() && self.fails_to_start() {
+            return;
+        }
         if resumed {
             self.world.journal.restored();
         }
@@ -513,6 +516,17 @@ impl Simulation {
             self.world.power.empty_vault(volume);
         }
         true
+    }
+
+    /// A start fails if the journal does before any volume is served: its records still count, at
+    /// the next start. Returns true if it has failed; then the next process has recovered.
+    fn fails_to_start(&mut self) -> bool {
+        let fails = self.world.journal.fails_start();
+        if fails {
+            self.world.run.report.repeated_starts += 1;
+            self.crash(Crash::Process);
+        }
+        fails
     }
 
     /// The process may crash during recovery. Returns true if it did; then the next one has
@@ -561,7 +575,9 @@ impl Simulation {
                     if !self.is_ok() {
                         return true;
                     }
-                    if self.dies_in_recovery(self.world.run.plan.crash_in_recovery) {
+                    if self.fails_to_start()
+                        || self.dies_in_recovery(self.world.run.plan.crash_in_recovery)
+                    {
                         return false;
                     }
                 }

@@ -19,10 +19,11 @@ use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::oracle::{Promise, is_change};
 use crate::harness::shard::PooledShard;
-use forebay_engine::{LineKey, Part};
+use forebay_engine::LineKey;
 use forebay_journal::{Extent, Source};
+use forebay_protect::PowerGate;
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
-use forebay_volume::{Admission, PowerGate, Request, RequestKind};
+use forebay_volume::{Request, RequestKind};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug)]
@@ -87,9 +88,9 @@ impl Power {
         *self = Self { vault, closed: Some(moment), ..Self::new(0) };
     }
 
-    /// Whether a power failure would be bridged, so that dirty data is safe.
-    pub(crate) fn is_safe(&self) -> bool {
-        self.gate.is_open()
+    /// The gate of a volume that has a UPS.
+    pub(crate) fn gate_of(&self, run: &Run, volume: VolumeId) -> Option<&PowerGate> {
+        run.plan.volume(volume).ups.then_some(&self.gate)
     }
 
     /// Whether a power failure now would not be bridged.
@@ -101,12 +102,6 @@ impl Power {
     /// been acknowledged from memory.
     fn was_closed(&self, submitted: u32) -> bool {
         self.closed.is_some_and(|closed| submitted > closed)
-    }
-
-    pub(crate) fn admit(&self, part: &Part) -> Admission {
-        let ByteRange { offset, len } = part.range;
-        let lines = (offset + len).div_ceil(LINE_BYTES) - offset / LINE_BYTES;
-        if self.gate.admit(lines) { Admission::Free } else { Admission::Through }
     }
 
     /// The guarantee of an acknowledged change of a volume with a UPS.

@@ -125,6 +125,8 @@ report! {
     journal_unneeded,
     /// Changes that the journal refused to record.
     journal_refused,
+    /// Starts that failed because the journal failed before a volume was served, and were repeated.
+    repeated_starts,
     /// Starts that failed and ended the run: lost data occupied the whole journal.
     failed_starts,
     /// Changes that failed because the journal had no space for their records.
@@ -186,14 +188,15 @@ impl fmt::Display for SimReport {
         )?;
         self.fmt_sizing(f)?;
         self.fmt_cache(f)?;
-        let Self { checkpoints, forward_sectors, fences, failed_starts, .. } = self;
+        let Self { checkpoints, forward_sectors, fences, failed_starts, repeated_starts, .. } =
+            self;
         let Self { journal_unneeded, journal_refused, journal_no_space, .. } = self;
         writeln!(
             f,
             "journal: {checkpoints} checkpoints, {forward_sectors} sectors recorded again and \
              {fences} fences; {journal_unneeded} changes needed no record, {journal_refused} got \
              none for lack of space, {journal_no_space} failed for lack of space; {failed_starts} \
-             starts failed on a full journal"
+             starts failed on a full journal, and {repeated_starts} when it failed"
         )?;
         let Self { journal_writes, journal_failures, journal_losses, .. } = self;
         let Self { degraded_starts, journal_rewritten, restored_extents, .. } = self;

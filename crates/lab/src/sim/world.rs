@@ -34,6 +34,7 @@ use forebay_engine::{
     Protection, Shard,
 };
 use forebay_journal::Source;
+use forebay_protect::{admission, protection};
 use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, Stripes, VolumeId,
 };
@@ -509,11 +510,9 @@ impl Host for World {
     }
 
     fn protection(&mut self, volume: VolumeId) -> Protection {
-        match self.journal.has(volume) {
-            true => Protection::Journal,
-            false if self.run.plan.volume(volume).ups && self.power.is_safe() => Protection::Power,
-            false => Protection::None,
-        }
+        let ups = self.power.gate_of(&self.run, volume);
+        let journal = self.journal.has(volume).then_some(&self.journal);
+        protection(ups, journal.map(|journal| || journal.is_abandoned()))
     }
 
     fn admit_erase(&mut self, part: &Part) -> bool {
@@ -521,10 +520,8 @@ impl Host for World {
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
-        match self.run.plan.volume(part.volume).ups {
-            true => self.power.admit(part),
-            false => self.journal.admit(part, fua),
-        }
+        let ups = self.power.gate_of(&self.run, part.volume);
+        admission(part.range, fua, ups, self.journal.admit(part))
     }
 
     fn order(&mut self, volume: VolumeId) -> Option<Arc<Order>> {

@@ -1,8 +1,8 @@
 //! Write-back of volumes that only a UPS protects: the dirty limit, and the halt before a dump.
 //!
 //! The power monitor sets the limit several times a second with [`UpsVolumes::set_limit`], and
-//! workers read it from atomics ([`forebay_volume::PowerGate`]). At a limit of 0, or once the dirty
-//! data has reached the limit, these volumes write through.
+//! workers read it from atomics ([`forebay_protect::PowerGate`]). At a limit of 0, or once the
+//! dirty data has reached the limit, these volumes write through.
 //!
 //! **The halt.** Before a dump, its volumes are halted: every write not acknowledged yet fails. The
 //! flag is set before the dump reads the first shard, and a worker reads the flag after it has

@@ -13,6 +13,7 @@ use forebay_engine::{
     Answer, IoAction, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Place, Protection, Shard,
 };
 use forebay_frontend::Memory;
+use forebay_protect::{admission, protection};
 use forebay_types::{ByteRange, IoError, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, Barrier, Host, JobId, Order, Reply, ReplySegment, Streams};
 use std::sync::Arc;
@@ -154,34 +155,20 @@ impl<R: Reactor> Host for WorkerHost<R> {
     }
 
     fn protection(&mut self, volume: VolumeId) -> Protection {
-        let is_open = self.shared.power.is_open();
-        let Some(volume) = self.find_volume(volume) else { return Protection::None };
-        match (volume.is_ups_only(), &volume.journal) {
-            (true, _) if is_open => Protection::Power,
-            (_, Some(_)) => Protection::Journal,
-            _ => Protection::None,
-        }
+        self.find_volume(volume);
+        let Some(volume) = &self.volume else { return Protection::None };
+        let ups = volume.power.has_ups().then_some(&self.shared.power);
+        protection(ups, volume.journal.as_ref().map(|used| || used.journal.is_abandoned()))
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
         self.find_volume(part.volume);
         let Some(volume) = &self.volume else { return Admission::Free };
         volume.invalidate_samples(part.range);
-        let admission = match &volume.journal {
-            Some(used) => used.journal.admit(used.number, part, fua, used.durability),
-            None if volume.power.has_ups() => Admission::Through,
-            None => return Admission::Free,
-        };
-        // Not with a journal that is only full: a write that bypasses it must go to the disk and
-        // void its older records.
-        if admission == Admission::Through && volume.is_ups_only() {
-            let ByteRange { offset, len } = part.range;
-            let lines = (offset + len).div_ceil(LINE_BYTES) - offset / LINE_BYTES;
-            if self.shared.power.admit(lines) {
-                return Admission::Free;
-            }
-        }
-        admission
+        let ups = volume.power.has_ups().then_some(&self.shared.power);
+        let journal = volume.journal.as_ref();
+        let journal = journal.map(|used| (used.journal.admit(used.number, part), used.durability));
+        admission(part.range, fua, ups, journal)
     }
 
     fn admit_erase(&mut self, part: &Part) -> bool {
@@ -189,10 +176,8 @@ impl<R: Reactor> Host for WorkerHost<R> {
         if let Some(volume) = volume {
             volume.invalidate_samples(part.range);
         }
-        match volume.and_then(|volume| volume.journal.as_ref()) {
-            Some(used) => used.journal.may_erase(used.number, part),
-            None => true,
-        }
+        let used = volume.and_then(|volume| volume.journal.as_ref());
+        used.is_none_or(|used| used.journal.admit_erase(used.number, part))
     }
 
     fn order(&mut self, volume: VolumeId) -> Option<Arc<Order>> {

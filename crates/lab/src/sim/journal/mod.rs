@@ -17,16 +17,15 @@ use super::requests::PendingRequest;
 use super::run::{Event, Run};
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
-use crate::harness::journal::{LabLog, admit, answer_to_notification, answer_to_record, record};
+use crate::harness::journal::record;
 use crate::harness::oracle::ZERO;
 use crate::harness::shard::PooledShard;
-use forebay_engine::{Answer, Note, Part, PartId};
+use forebay_engine::{Answer, Note, Outcome, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
-use forebay_journal::{
-    Extent, Found, Image, Log, LogWrite, Mark, Notification, RecordOutcome, Source,
-};
-use forebay_types::{IoError, IoResult, SECTOR_BYTES, VolumeId};
-use forebay_volume::{Admission, worker_of};
+use forebay_journal::{Admission, Extent, Found, Image, Log, LogWrite, Mark, Source};
+use forebay_protect::JournalState;
+use forebay_types::{Durability, IoError, IoResult, SECTOR_BYTES, VolumeId};
+use forebay_volume::worker_of;
 use media::Media;
 use stuck::Stuck;
 
@@ -76,10 +75,10 @@ impl JournalPlan {
     }
 
     /// The log of a new journal; `numbers` are those of its devices if it is mirrored.
-    fn format(&self, id: u8, numbers: [u64; 2]) -> LabLog {
+    fn format(&self, id: u8, numbers: [u64; 2]) -> JournalState<Vec<u8>> {
         let geometry = Geometry { segment_bytes: self.segment_bytes, segments: self.segments };
         let log = Log::format(JournalId([id; 16]), self.size_bytes(), geometry, self.buffers());
-        if self.mirrored { log.mirrored(numbers) } else { log }
+        JournalState::new(if self.mirrored { log.mirrored(numbers) } else { log })
     }
 
     const fn size_bytes(&self) -> u64 {
@@ -104,7 +103,7 @@ pub(crate) struct Journal {
     plan: JournalPlan,
     /// The sizes of the volumes that it keeps, in bytes.
     sizes: Vec<Option<u64>>,
-    log: LabLog,
+    state: JournalState<Vec<u8>>,
     media: Media,
     writing: Option<Writing>,
     /// The journal's numbers of the volumes.
@@ -136,7 +135,7 @@ impl Journal {
         let mut journal = Self {
             plan,
             sizes: machine.volumes.iter().map(size).collect(),
-            log: plan.format(0, media.new_numbers()),
+            state: plan.format(0, media.new_numbers()),
             media,
             writing: None,
             numbers: Vec::new(),
@@ -149,11 +148,12 @@ impl Journal {
             is_spared: false,
         };
         journal.attach(true);
+        journal.restored();
         journal
     }
 
     fn attach(&mut self, writes: bool) {
-        let log = &mut self.log;
+        let log = &mut self.state.log;
         let numbers = self.sizes.iter().enumerate().map(|(volume, size)| {
             size.map(|size| {
                 let number = log.add_volume("volume", size, identity(volume));
@@ -161,13 +161,11 @@ impl Journal {
             })
         });
         self.numbers = numbers.collect();
-        let mut notifications = Vec::new();
-        while let Some(write) = self.log.poll_write() {
+        while let Some(write) = self.state.log.poll_write() {
             (0..2).for_each(|device| self.media.put(&write, device, &mut |_| writes));
-            self.log.complete(write, Ok(()), &mut notifications);
+            self.state.handle_written(write, [Ok(()); 2]);
         }
-        self.media.record_members(self.log.superblock().members.numbers());
-        assert!(notifications.is_empty());
+        self.media.record_members(self.state.log.superblock().members.numbers());
     }
 
     fn number(&self, volume: VolumeId) -> Option<u16> {
@@ -190,31 +188,38 @@ impl Journal {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        (self.writing.is_none() && self.log.is_idle() || self.log.failed().is_some())
+        (self.writing.is_none() && self.state.log.is_idle() || self.state.log.failed().is_some())
             && self.checkpoints.is_empty()
             && self.stuck.is_empty()
             && self.undrained.is_empty()
     }
 
-    pub(crate) fn admit(&mut self, part: &Part, fua: bool) -> Admission {
-        let Some(number) = self.number(part.volume) else { return Admission::Free };
-        admit(&mut self.log, number, part, self.plan.ack || fua)
+    /// The answer of the journal to a request for a permit, if it keeps the volume.
+    pub(crate) fn admit(&mut self, part: &Part) -> Option<(Admission, Durability)> {
+        let number = self.number(part.volume)?;
+        let durability = if self.plan.ack { Durability::Ack } else { Durability::Flush };
+        Some((self.state.admit(number, part), durability))
+    }
+
+    /// Whether the journal has failed, and its records are void.
+    pub(crate) const fn is_abandoned(&self) -> bool {
+        self.state.is_abandoned()
     }
 
     /// Whether an erase may begin.
     pub(crate) fn admit_erase(&mut self, part: &Part) -> bool {
         let Some(number) = self.number(part.volume) else { return true };
-        self.log.admit_erase(number, part.id)
+        self.state.admit_erase(number, part)
     }
 
     /// Gives back a permit that will not be used.
     pub(crate) fn withdraw(&mut self) {
-        self.log.withdraw();
+        self.state.log.withdraw();
     }
 
     /// Whether everything recorded so far is durable; otherwise the part is answered later.
     pub(crate) fn barrier(&mut self, part: PartId) -> Result<bool, IoError> {
-        self.log.barrier(part)
+        self.state.barrier(part)
     }
 
     /// Records a note, as the runtime does under the shard's lock.
@@ -228,18 +233,21 @@ impl Journal {
     ) -> Option<Answer> {
         let Note { part, volume, range, ref kind } = *note;
         if Sabotage::skipping_note(kind).is_some_and(|bug| run.strikes_always(bug)) {
-            return answer_to_record(part, RecordOutcome::Unneeded);
+            return Some(Answer { part, outcome: Outcome::Done(Ok(())) });
         }
         run.log_event(volume.0, range, || format!("journal: note {kind:?} {range}"));
         let number = self.number(volume).expect("the volume has a number");
-        let noted = record(&mut self.log, number, note, payload, one);
-        run.report.journal_unneeded += u64::from(noted == RecordOutcome::Unneeded);
-        run.report.journal_refused += u64::from(noted == RecordOutcome::Refused);
-        if noted == RecordOutcome::NoSpace {
-            run.report.journal_no_space += 1;
-            faults.add(run.moment(), volume, FaultKind::NoRoom, range);
+        let answer = record(&mut self.state, number, note, payload, one);
+        match answer.map(|answer| answer.outcome) {
+            Some(Outcome::Done(Ok(()))) => run.report.journal_unneeded += 1,
+            Some(Outcome::JournalFailed) => run.report.journal_refused += 1,
+            Some(Outcome::Done(Err(IoError::NoSpace))) => {
+                run.report.journal_no_space += 1;
+                faults.add(run.moment(), volume, FaultKind::NoRoom, range);
+            }
+            _ => {}
         }
-        answer_to_record(part, noted)
+        answer
     }
 
     /// Starts the next write of the journal.
@@ -247,18 +255,18 @@ impl Journal {
         if self.writing.is_some() {
             return;
         }
-        if let Some(members) = self.log.unrecorded_loss() {
+        if let Some(members) = self.state.log.unrecorded_loss() {
             self.writing = Some(Writing::Members(members));
             let latency_us = run.dice.range(0, MEMBER_RECORD_US_MAX);
             run.schedule(latency_us, Event::Journal);
             return;
         }
-        let Some(write) = self.log.poll_write() else { return };
+        let Some(write) = self.state.log.poll_write() else { return };
         let plan = self.plan;
         let spared = run.healed || self.is_spared;
         let fails = !spared && run.dice.chance(plan.error);
         let mut results = [if fails { Err(IoError::Io) } else { Ok(()) }; 2];
-        let is_one = !run.healed && self.log.devices() == [true; 2];
+        let is_one = !run.healed && self.state.log.devices() == [true; 2];
         if is_one && run.dice.chance(plan.device_error) {
             results[run.dice.below(2) as usize] = Err(IoError::Io);
         }
@@ -282,7 +290,7 @@ impl Journal {
             Writing::Log(write, results) => self.end_log_write(run, write, results),
             Writing::Members(members) => {
                 self.record_members(run, members);
-                self.log.confirm_loss_recorded();
+                self.state.log.confirm_loss_recorded();
             }
         }
         self.pump(run);
@@ -313,38 +321,50 @@ impl Journal {
                 !lost && dice.chance(keep)
             });
         }
-        let before = self.log.devices();
-        let mut notifications = Vec::new();
-        self.log.complete_on(write, results, &mut notifications);
-        run.report.journal_losses += u64::from(before != self.log.devices());
-        if self.log.failed().is_some() {
+        let before = self.state.log.devices();
+        self.state.handle_written(write, results);
+        run.report.journal_losses += u64::from(before != self.state.log.devices());
+        if self.state.poll_failure().is_some() {
             // The mark is durable before any part continues without the journal.
             self.is_marked = marks;
+            self.state.handle_failure_recorded();
             self.failed_at = run.moment();
             self.checkpoints.clear();
             self.stuck.clear();
             self.undrained = self.volumes().map(|(volume, _)| volume).collect();
             run.report.journal_failures += 1;
         }
-        deliver(run, notifications);
+        self.deliver(run);
+    }
+
+    /// Schedules the answers that are due.
+    fn deliver(&mut self, run: &mut Run) {
+        let mut answers = Vec::new();
+        self.state.poll_answers(&mut answers);
+        for answer in answers {
+            run.schedule(0, Event::Answer(worker_of(answer.part), answer));
+        }
     }
 
     /// The space that the log has left for a volume, and its maximum; sometimes none, as if another
     /// checkpoint had to begin at once.
     pub(crate) fn distance(&self, run: &mut Run, volume: VolumeId) -> (u64, u64) {
         let Some(number) = self.number(volume) else { return (1, 1) };
-        let (left, all) = forebay_journal::distance(&self.log, number);
+        let (left, all) = forebay_journal::distance(&self.state.log, number);
         if run.dice.chance(50_000) { (0, all) } else { (left, all) }
     }
 
     /// Begins a checkpoint if one is due; returns the volumes to destage.
     pub(crate) fn begin_checkpoint(&mut self, run: &mut Run) -> Vec<VolumeId> {
-        let wanted = self.log.wants_checkpoint() || run.dice.chance(self.plan.checkpoint);
-        let Some(checkpoint) = wanted.then(|| self.log.begin_checkpoint()).flatten() else {
+        let wanted = self.state.log.wants_checkpoint() || run.dice.chance(self.plan.checkpoint);
+        let Some(checkpoint) = wanted.then(|| self.state.log.begin_checkpoint()).flatten() else {
             return Vec::new();
         };
         if run.strikes_always(Sabotage::CheckpointEarly) {
-            checkpoint.volumes.iter().for_each(|&number| self.log.end_checkpoint(number, Ok(())));
+            checkpoint
+                .volumes
+                .iter()
+                .for_each(|&number| self.state.log.end_checkpoint(number, Ok(())));
             return Vec::new();
         }
         run.report.checkpoints += 1;
@@ -363,7 +383,7 @@ impl Journal {
         result: IoResult,
     ) {
         let (volume, submitted) = (pending.request.volume, pending.submitted);
-        if self.log.failed().is_some() {
+        if self.state.log.failed().is_some() {
             // A destage that began before the failure does not cover everything that the journal
             // held.
             if result.is_ok() && submitted > self.failed_at {
@@ -383,10 +403,8 @@ impl Journal {
 
     fn end_checkpoint(&mut self, run: &mut Run, number: u16, result: IoResult) {
         self.checkpoints.retain(|&other| other != number);
-        self.log.end_checkpoint(number, result);
-        let mut notifications = Vec::new();
-        self.log.poll_notifications(&mut notifications);
-        deliver(run, notifications);
+        self.state.log.end_checkpoint(number, result);
+        self.deliver(run);
         self.pump(run);
     }
 
@@ -394,7 +412,7 @@ impl Journal {
     /// Returns whether it was replaced. A process that adopts a pool does not do that before it
     /// serves: what it records again belongs to the journal that it has found.
     pub(crate) fn replace_failed(&mut self, run: &Run, expected: &mut Expected) -> bool {
-        let failed = self.log.failed().is_some();
+        let failed = self.state.log.failed().is_some();
         let may_replace = self.plan.replaced && !expected.is_adopting();
         let replaces = failed && self.undrained.is_empty() && may_replace;
         if replaces {
@@ -441,7 +459,7 @@ impl Journal {
     pub(crate) fn resume(&mut self, run: &Run, found: &Found) -> bool {
         let loses = run.strikes_always(Sabotage::LoseGeneration);
         let Ok(log) = Log::resume(found, self.plan.buffers()) else { return false };
-        self.log = log;
+        self.state = JournalState::new(log);
         self.attach(!loses);
         true
     }
@@ -483,29 +501,35 @@ impl Journal {
     /// Starts a new journal on new devices.
     fn reset(&mut self) {
         self.journals_made = self.journals_made.wrapping_add(1);
-        self.log = self.plan.format(self.journals_made, self.media.new_numbers());
+        self.state = self.plan.format(self.journals_made, self.media.new_numbers());
         self.media.erase();
         self.is_marked = false;
         self.writing = None;
         self.attach(true);
+        self.restored();
     }
 
     pub(crate) fn self_check(&self) {
-        self.log.self_check();
+        self.state.log.self_check();
     }
 
     /// Reads the current content of the log, if it is readable without damage.
     pub(crate) fn read_log(&mut self) -> Option<Found> {
-        self.media.read(self.log.devices())
+        self.media.read(self.state.log.devices())
     }
 
-    /// Records that everything found has been restored.
+    /// Serves all volumes from now on: everything found has been restored.
     pub(crate) fn restored(&mut self) {
-        self.numbers.iter().flatten().for_each(|&number| self.log.end_restore(number));
+        self.numbers.iter().flatten().for_each(|&number| self.state.serve(number));
+    }
+
+    /// Whether the journal has failed before any volume was served: the start fails.
+    pub(crate) fn fails_start(&self) -> bool {
+        self.state.unrecorded_failure().is_some()
     }
 
     pub(crate) const fn has_failed(&self) -> bool {
-        self.log.failed().is_some()
+        self.state.log.failed().is_some()
     }
 
     /// The volumes whose dirty data has not been destaged since the journal failed.
@@ -515,36 +539,29 @@ impl Journal {
 
     /// Whether everything is recorded durably.
     pub(crate) fn is_settled(&self) -> bool {
-        self.is_written() && self.log.is_membership_recorded()
+        self.is_written() && self.state.log.is_membership_recorded()
     }
 
     /// Whether everything is recorded on the devices in use. Until the loss of a device is recorded
     /// as well, the next start may find only that device and accept it.
     pub(crate) fn is_written(&self) -> bool {
-        !self.has_failed() && self.log.first_pending_record() == self.log.next_record()
+        !self.has_failed() && self.state.log.first_pending_record() == self.state.log.next_record()
     }
 
     /// The end of the records so far.
     pub(crate) fn mark(&self) -> Mark {
-        self.log.mark()
+        self.state.log.mark()
     }
 
     /// Voids the records of a volume before the mark; its disk has the data.
     pub(crate) fn void_records_before(&mut self, volume: VolumeId, mark: Mark) {
         let number = self.number(volume).expect("the journal keeps the volume");
-        self.log.void_records_before(number, mark);
+        self.state.log.void_records_before(number, mark);
     }
 
     /// Whether records, or the superblock that voids some, are not durable yet.
     pub(crate) fn is_pending(&self) -> bool {
-        let has_more = self.log.first_pending_record() < self.log.next_record();
-        !self.has_failed() && (has_more || !self.log.is_superblock_durable())
-    }
-}
-
-/// Schedules the answers that follow from notifications of the log.
-fn deliver(run: &mut Run, notifications: Vec<(PartId, Notification)>) {
-    for answer in notifications.into_iter().map(answer_to_notification) {
-        run.schedule(0, Event::Answer(worker_of(answer.part), answer));
+        let has_more = self.state.log.first_pending_record() < self.state.log.next_record();
+        !self.has_failed() && (has_more || !self.state.log.is_superblock_durable())
     }
 }

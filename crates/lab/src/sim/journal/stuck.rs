@@ -55,7 +55,7 @@ impl Journal {
         number: u16,
     ) {
         let lines = stuck_lines(shards, volume);
-        let since = self.log.next_record();
+        let since = self.state.log.next_record();
         let (is_all, stage) = (true, Stage::Flush { asked: false });
         self.stuck.push(Stuck { volume, number, since, lines, is_all, stage });
     }
@@ -72,7 +72,7 @@ impl Journal {
         let lines = stuck_lines(shards, volume);
         let is_last = lines.iter().all(|&(_, _, dirty, _)| dirty == 0);
         device.disk_mut(volume).flush();
-        let log = &mut self.log;
+        let log = &mut self.state.log;
         let since = log.next_record();
         log.failed().is_some() || log.fence(number, since, &retained_ranges(&lines), is_last)
     }
@@ -98,7 +98,7 @@ impl Journal {
                 }
                 Stage::Wait { end } => {
                     let end = *end;
-                    let log = &self.log;
+                    let log = &self.state.log;
                     if log.first_pending_record() >= end && log.is_membership_recorded() {
                         if stuck.is_all {
                             self.end_checkpoint(run, stuck.number, Ok(()));
@@ -109,7 +109,7 @@ impl Journal {
                 }
             }
             // A journal that failed meanwhile has dropped all retentions.
-            if self.log.failed().is_none() {
+            if self.state.log.failed().is_none() {
                 self.stuck.push(stuck);
             }
         }
@@ -131,7 +131,8 @@ impl Journal {
                 let lines = stuck.lines.iter();
                 let sectors: u64 = lines.map(|line| u64::from(line.2.count_ones())).sum();
                 let is_whole = stuck.lines.iter().all(|line| line.3 == 0);
-                let has_room = self.log.can_forward(stuck.number, sectors * SECTOR_BYTES, sectors);
+                let has_room =
+                    self.state.log.can_forward(stuck.number, sectors * SECTOR_BYTES, sectors);
                 if is_whole && has_room {
                     stuck.stage = Stage::Record { next: 0 };
                     self.stuck.push(stuck);
@@ -149,7 +150,7 @@ impl Journal {
         let all = run.strikes_always(Sabotage::FenceAll);
         let kept = if all { Vec::new() } else { retained_ranges(&stuck.lines) };
         let is_last = stuck.lines.iter().all(|&(_, _, dirty, _)| dirty == 0);
-        let is_fenced = self.log.fence(stuck.number, stuck.since, &kept, is_last);
+        let is_fenced = self.state.log.fence(stuck.number, stuck.since, &kept, is_last);
         run.report.fences += u64::from(is_fenced);
         self.end_checkpoint(run, stuck.number, Err(IoError::Io));
     }
@@ -169,7 +170,7 @@ impl Journal {
             }
             stuck.is_all &= dirty & before == before;
             for range in runs_of(key, dirty) {
-                match self.log.admit_forward(stuck.number, range.len) {
+                match self.state.log.admit_forward(stuck.number, range.len) {
                     Admission::Granted => {}
                     Admission::Wait => {
                         stuck.stage = Stage::Record { next: at };
@@ -182,19 +183,19 @@ impl Journal {
                     }
                 }
                 if skips {
-                    self.log.withdraw();
+                    self.state.log.withdraw();
                     continue;
                 }
                 let found = one.shard.slots().find_valid(key, dirty);
                 let slot = found.expect("dirty sectors are valid");
                 let bytes = one.bytes_of(&[slot], range);
                 let entry = Entry { kind: RecordKind::Write, volume: stuck.number, range };
-                let taken = self.log.append(entry, [&bytes[..]].into_iter(), None);
+                let taken = self.state.log.append(entry, [&bytes[..]].into_iter(), None);
                 assert!(taken, "the record was admitted");
                 run.report.forward_sectors += 1;
             }
         }
-        stuck.stage = Stage::Wait { end: self.log.next_record() };
+        stuck.stage = Stage::Wait { end: self.state.log.next_record() };
         self.pump(run);
         true
     }

@@ -47,7 +47,7 @@ impl Journal {
         let number = match kept {
             Some((number, _)) => number,
             None => {
-                let number = self.lock().log.add_volume(name, size_bytes, identity);
+                let number = self.lock().core.log.add_volume(name, size_bytes, identity);
                 number.map_err(|error| JournalError::Log { name: self.name.clone(), error })?
             }
         };
@@ -63,7 +63,7 @@ impl Journal {
         {
             let mut state = self.lock();
             let named = (size_bytes, identity, hardware(&**disk));
-            state.log.attach_disk(number, named, samples);
+            state.core.log.attach_disk(number, named, samples);
             state.volumes.push((number, id));
             state.disks.push((number, Arc::clone(disk), Arc::clone(internal_reads)));
         }
@@ -79,13 +79,12 @@ impl Journal {
         self.regain.forget(number);
         let (names, is_void) = {
             let mut state = self.lock();
-            let names = volume_names(&state.log, &[number]);
-            let is_void = state.failure_recorded && state.serving.contains(&number);
+            let names = volume_names(&state.core.log, &[number]);
+            let is_void = state.core.withdraw_volume(number);
             state.volumes.retain(|(other, _)| *other != number);
-            state.serving.retain(|other| *other != number);
-            if state.log.failed().is_none() {
-                state.log.mark_clean(number);
-                let removed = state.log.remove_volume(number);
+            if state.core.log.failed().is_none() {
+                state.core.log.mark_clean(number);
+                let removed = state.core.log.remove_volume(number);
                 removed.map_err(|error| JournalError::Log { name: self.name.clone(), error })?;
             }
             (names, is_void)
@@ -107,7 +106,7 @@ impl Journal {
             self.regain.forget(number);
             let mut state = self.lock();
             state.volumes.retain(|(other, _)| *other != number);
-            state.serving.retain(|other| *other != number);
+            state.core.withdraw_volume(number);
             return true;
         }
         self.detach_or_report(number);
@@ -117,7 +116,7 @@ impl Journal {
     /// As [`Journal::detach`], but only logs an error, for a caller that removes the volume in any
     /// case.
     pub(crate) fn detach_or_report(&self, number: u16) {
-        let names = volume_names(&self.lock().log, &[number]);
+        let names = volume_names(&self.lock().core.log, &[number]);
         if let Err(error) = self.detach(number) {
             tracing::error!(
                 journal = %self.name,

@@ -31,14 +31,14 @@ pub(super) struct Urgent {
 /// [`forebay_journal::distance`].
 pub(crate) fn distance(journal: &Journal, number: u16) -> (u64, u64) {
     let state = journal.lock();
-    let (left, all) = forebay_journal::distance(&state.log, number);
+    let (left, all) = forebay_journal::distance(&state.core.log, number);
     if state.urgent.waits_for.contains(&number) { (0, all) } else { (left, all) }
 }
 
 impl Journal {
     pub(super) fn checkpoint_if_due(self: &Arc<Self>, state: &mut State) {
         let age = state.checkpoint_at.elapsed();
-        if state.log.failed().is_some() {
+        if state.core.log.failed().is_some() {
             if age >= Duration::from_secs(1) {
                 state.checkpoint_at = Instant::now();
                 let volumes: Vec<_> = state.volumes.iter().map(|(_, volume)| *volume).collect();
@@ -46,24 +46,25 @@ impl Journal {
             }
             return;
         }
-        let pause = if state.log.is_blocked() { CHECKPOINT_PAUSE } else { TICK / 10 };
+        let pause = if state.core.log.is_blocked() { CHECKPOINT_PAUSE } else { TICK / 10 };
         let now = std::mem::take(&mut state.urgent.is_due);
         if now {
-            state.log.skip_to_next_segment();
-            state.log.reclaim();
-            state.urgent.waits_for = checkpoints_in_progress(&state.log).collect();
+            state.core.log.skip_to_next_segment();
+            state.core.log.reclaim();
+            state.urgent.waits_for = checkpoints_in_progress(&state.core.log).collect();
         }
-        let due = state.log.wants_checkpoint() && age >= pause || age >= CHECKPOINT_EVERY || now;
+        let due =
+            state.core.log.wants_checkpoint() && age >= pause || age >= CHECKPOINT_EVERY || now;
         if !due {
             return;
         }
         state.checkpoint_at = Instant::now();
-        let Some(checkpoint) = state.log.begin_checkpoint() else { return };
+        let Some(checkpoint) = state.core.log.begin_checkpoint() else { return };
         for number in checkpoint.volumes {
             match state.volumes.iter().find(|(other, _)| *other == number) {
                 Some(&(_, volume)) => self.destage(volume, Some(number), now),
                 // The volume is being removed, after a flush of its own.
-                None => state.log.end_checkpoint(number, Err(IoError::Shutdown)),
+                None => state.core.log.end_checkpoint(number, Err(IoError::Shutdown)),
             }
         }
     }

@@ -35,28 +35,23 @@ impl Journal {
         self.unlock_and_wake(state);
     }
 
-    /// Records a failure of the log, then posts the answers that waited for that.
+    /// Records a failure of the log. The answers that waited for that are due afterwards.
     pub(super) fn record_if_failed<'a>(&'a self, state: Locked<'a, State>) -> Locked<'a, State> {
-        let Some(error) = state.log.failed() else { return state };
-        if state.serving.is_empty() || state.failure_recorded {
-            return state;
-        }
-        let names = volume_names(&state.log, &state.serving);
+        let Some(error) = state.core.poll_failure() else { return state };
+        let names = volume_names(&state.core.log, state.core.serving());
         drop(state);
         let is_recorded = self.record_failure(error, &names);
         let mut state = self.lock();
-        if !is_recorded {
-            return state;
+        if is_recorded {
+            state.core.handle_failure_recorded();
         }
-        state.failure_recorded = true;
-        self.answer(std::mem::take(&mut state.deferred).into_iter());
         state
     }
 
     /// Records the failure, and retries until that has succeeded: writes wait for it. Returns false
     /// if the journal is closed meanwhile.
     fn record_failure(&self, error: IoError, names: &[String]) -> bool {
-        let id = self.lock().log.superblock().journal;
+        let id = self.lock().core.log.superblock().journal;
         tracing::error!(
             journal = %self.name,
             %error,
@@ -74,13 +69,14 @@ impl Journal {
         let mut is_recorded = false;
         loop {
             let state = self.lock();
-            let Some(error) = state.log.failed().filter(|_| !is_recorded) else {
+            let Some(error) = state.core.log.failed().filter(|_| !is_recorded) else {
                 return Ok(state);
             };
-            if !state.failure_recorded {
+            if !state.core.is_abandoned() {
                 return Err(error);
             }
-            let (id, names) = (state.log.superblock().journal, volume_names(&state.log, &[number]));
+            let (id, names) =
+                (state.core.log.superblock().journal, volume_names(&state.core.log, &[number]));
             // Recorded without the lock, because all writes wait for the lock.
             drop(state);
             (self.on_failure)(id, error, &names).map_err(|_| error)?;
@@ -93,7 +89,7 @@ impl Journal {
     pub(super) fn record_failure_of_removed(&self, names: &[String]) -> Result<(), JournalError> {
         let (id, error) = {
             let state = self.lock();
-            (state.log.superblock().journal, state.log.failed().unwrap_or(IoError::Io))
+            (state.core.log.superblock().journal, state.core.log.failed().unwrap_or(IoError::Io))
         };
         let recorded = (self.on_failure)(id, error, names);
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
@@ -105,7 +101,10 @@ impl Journal {
     pub(super) fn record_loss(&self, members: &[u64]) -> bool {
         let (id, reason) = {
             let state = self.lock();
-            (state.log.superblock().journal, self.degraded(&state.log).unwrap_or_default())
+            (
+                state.core.log.superblock().journal,
+                self.degraded(&state.core.log).unwrap_or_default(),
+            )
         };
         let name = &self.name;
         tracing::error!(journal = %name, %reason, "journal degraded, continuing on one device");
@@ -118,10 +117,10 @@ impl Journal {
         let record = self.members.lock();
         let (id, members) = {
             let state = self.lock();
-            let superblock = state.log.superblock();
+            let superblock = state.core.log.superblock();
             let members = superblock.members.numbers();
             // The journal's thread records the loss of a member itself.
-            if members.is_empty() || state.log.unrecorded_loss().is_some() {
+            if members.is_empty() || state.core.log.unrecorded_loss().is_some() {
                 return Ok(());
             }
             (superblock.journal, members)
@@ -135,8 +134,9 @@ impl Journal {
         self.record_members()?;
         let (id, error, names) = {
             let state = self.lock();
-            let error = state.log.failed().filter(|_| state.failure_recorded);
-            (state.log.superblock().journal, error, volume_names(&state.log, &state.serving))
+            let error = state.core.log.failed().filter(|_| state.core.is_abandoned());
+            let names = volume_names(&state.core.log, state.core.serving());
+            (state.core.log.superblock().journal, error, names)
         };
         let recorded = error.map_or(Ok(()), |error| (self.on_failure)(id, error, &names));
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
@@ -146,14 +146,13 @@ impl Journal {
     /// recorded, the journal's records are valid, and requests that wait for the journal wait for
     /// that record.
     pub(crate) fn unrecorded_failure(&self) -> Option<JournalError> {
-        let state = self.lock();
-        let error = state.log.failed().filter(|_| !state.failure_recorded)?;
+        let error = self.lock().core.unrecorded_failure()?;
         Some(JournalError::Io { name: self.name.clone(), error })
     }
 
     /// Whether the journal has failed and that is recorded: its records are void.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.lock().failure_recorded
+        self.lock().core.is_abandoned()
     }
 
     /// The error for a volume that continued without this journal after the journal had failed.

@@ -5,10 +5,8 @@
 //! pending records as one batch, makes it durable, and posts the answers to the waiting workers
 //! (group commit). It also begins checkpoints, which the workers carry out.
 //!
-//! After a failed write, no request is answered before the failure is recorded outside of the
-//! journal. Otherwise a journal that is readable again at the next start would undo writes that
-//! were acknowledged without it. Until then writes and flushes wait; afterwards they go to the
-//! disks.
+//! What is recorded and answered, and what a failure means, is decided by
+//! [`forebay_protect::JournalState`].
 
 mod ahead;
 mod attach;
@@ -49,9 +47,9 @@ use crate::protect::presence::Presence;
 use crate::shared::{Inbox, Shared};
 use crate::stats::{Histogram, InternalReads};
 use forebay_backend::{AlignedBuffer, Backend};
-use forebay_engine::{Answer, PartId};
 use forebay_format::journal::{BATCH_BYTES_MAX, Geometry};
 use forebay_journal::{Found, Log};
+use forebay_protect::JournalState;
 use forebay_threads::Thread;
 use forebay_types::{IoError, IoResult, VolumeId};
 use std::sync::{Arc, Weak};
@@ -76,18 +74,11 @@ pub(crate) const fn journal_bytes(workers: usize) -> u64 {
 }
 
 pub(crate) struct State {
-    log: Log<AlignedBuffer, PartId>,
-    /// Numbers of the volumes that were restored. Once the log has failed, their writes may be
-    /// acknowledged without it.
-    serving: Vec<u16>,
-    /// The failure of the log is recorded outside of the journal.
-    failure_recorded: bool,
+    core: JournalState<AlignedBuffer>,
     /// The error of the record, outside of the journal, that writes wait for.
     waits_for: Option<String>,
     /// The thread waits for `wakeup`.
     is_asleep: bool,
-    /// Answers to be posted once the failure of the log is recorded.
-    deferred: Vec<Answer>,
     /// The attached volumes, by their numbers in the journal.
     volumes: Vec<(u16, VolumeId)>,
     /// The disks of the attached volumes, and what counts the internal reads of them.
@@ -161,12 +152,9 @@ impl Journal {
         reserved.map_err(|error| JournalError::Record { name: name.clone(), error })?;
         let JournalSettings { members, on_failure, .. } = settings;
         let state = State {
-            log,
-            serving: Vec::new(),
-            failure_recorded: false,
+            core: JournalState::new(log),
             waits_for: None,
             is_asleep: false,
-            deferred: Vec::new(),
             volumes: Vec::new(),
             disks: Vec::new(),
             sampling: Vec::new(),
@@ -219,10 +207,10 @@ impl Journal {
     pub(crate) fn wait_for_superblock(&self) -> Result<(), JournalError> {
         let mut state = self.lock();
         loop {
-            if let Some(error) = state.log.failed() {
+            if let Some(error) = state.core.log.failed() {
                 return Err(JournalError::Io { name: self.name.clone(), error });
             }
-            if state.log.is_superblock_durable() {
+            if state.core.log.is_superblock_durable() {
                 return Ok(());
             }
             self.wakeup.notify_all();
@@ -238,15 +226,15 @@ impl Journal {
         let mut names = Vec::new();
         if clean {
             let numbers: Vec<u16> = state.volumes.iter().map(|(number, _)| *number).collect();
-            names = volume_names(&state.log, &numbers);
+            names = volume_names(&state.core.log, &numbers);
             for number in numbers {
-                state.log.mark_clean(number);
+                state.core.log.mark_clean(number);
                 // Volumes that are not served keep the journal from being clean. The records of the
                 // others are removed, because they would undo later changes to their disks.
-                let removed = state.log.remove_volume(number);
+                let removed = state.core.log.remove_volume(number);
                 debug_assert!(removed.is_ok(), "it was marked clean just now");
             }
-            state.log.close();
+            state.core.log.close();
         }
         state.stopping = true;
         drop(state);

@@ -108,7 +108,8 @@ impl Patrol {
         for (copy, head) in repairs {
             let is_due = {
                 let state = journal.lock();
-                state.log.devices() == [true; 2] && state.log.is_needed(copy.position, head)
+                state.core.log.devices() == [true; 2]
+                    && state.core.log.is_needed(copy.position, head)
             };
             if !is_due {
                 continue;
@@ -155,7 +156,7 @@ impl ReadAt for Throttled<'_> {
             std::thread::sleep(PIECE_PAUSE);
             pauses += 1;
             let share = self.journal.shared.upgrade().map(|shared| shared.background.disks());
-            let is_busy = !self.journal.lock().log.is_idle();
+            let is_busy = !self.journal.lock().core.log.is_idle();
             if is_over(pauses, share.unwrap_or_default(), is_busy) {
                 self.bytes = 0;
             }
@@ -186,10 +187,10 @@ fn walk(journal: &Journal) {
     let patrol = &journal.patrol;
     let (superblock, head, counts) = {
         let state = journal.lock();
-        if state.log.failed().is_some() {
+        if state.core.log.failed().is_some() {
             return;
         }
-        (state.log.superblock().clone(), state.log.head(), state.log.devices())
+        (state.core.log.superblock().clone(), state.core.log.head(), state.core.log.devices())
     };
     let mut devices = [0, 1].map(|device| {
         let backend = journal.devices.backend(device).filter(|_| counts[device])?;
@@ -203,10 +204,11 @@ fn walk(journal: &Journal) {
     }
     patrol.read_bytes.fetch_add(seen.bytes, Ordering::Relaxed);
     let state = journal.lock();
-    if state.log.failed().is_none() {
-        let live = seen.lags.into_iter().filter(|copy| state.log.is_needed(copy.position, head));
+    if state.core.log.failed().is_none() {
+        let live =
+            seen.lags.into_iter().filter(|copy| state.core.log.is_needed(copy.position, head));
         let repairs: Vec<_> = live.map(|copy| (copy, head)).collect();
-        let is_live = |at: &&u64| state.log.is_needed(**at, head);
+        let is_live = |at: &&u64| state.core.log.is_needed(**at, head);
         let damaged = seen.damaged.iter().find(is_live).copied();
         drop(state);
         report(journal, repairs, damaged);

@@ -3,55 +3,41 @@
 
 use super::{Journal, State};
 use crate::locks::Locked;
-use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
-use forebay_format::journal::RecordKind;
-use forebay_journal::{Admission as LogAdmission, Entry, RecordOutcome};
-use forebay_types::{Durability, IoError};
-use forebay_volume::Admission;
+use forebay_engine::{Answer, Note, Part, PartId};
+use forebay_journal::Admission;
+use forebay_types::IoError;
 
 impl Journal {
     /// Requests a permit to record a write.
-    pub(crate) fn admit(
-        &self,
-        number: u16,
-        part: &Part,
-        fua: bool,
-        durability: Durability,
-    ) -> Admission {
+    pub(crate) fn admit(&self, number: u16, part: &Part) -> Admission {
         let mut state = self.lock();
-        if !state.log.invalidate_samples(number, part.range, part.id) {
+        let admission = state.core.admit(number, part);
+        if admission == Admission::Wait {
             self.unlock_and_wake(state);
-            return Admission::Wait;
         }
-        match state.log.admit(number, part.range.len, part.id) {
-            LogAdmission::Granted => {
-                Admission::Logged { is_awaited: fua || durability == Durability::Ack }
-            }
-            LogAdmission::Wait => Admission::Wait,
-            LogAdmission::Failed if !state.failure_recorded => {
-                state.deferred.push(Answer { part: part.id, outcome: Outcome::Retry(None) });
-                Admission::Wait
-            }
-            LogAdmission::Full | LogAdmission::Failed => Admission::Through,
+        admission
+    }
+
+    /// Whether a range of the volume's disk may be erased now. If not, the part is retried later.
+    pub(crate) fn admit_erase(&self, number: u16, part: &Part) -> bool {
+        let mut state = self.lock();
+        let may = state.core.admit_erase(number, part);
+        if !may {
+            self.unlock_and_wake(state);
         }
+        may
     }
 
     /// Returns an unused permit.
     pub(crate) fn withdraw(&self) {
         let mut state = self.lock();
-        state.log.withdraw();
+        state.core.log.withdraw();
         self.unlock_and_wake(state);
     }
 
     /// See [`forebay_volume::Host::barrier`].
     pub(crate) fn barrier(&self, part: PartId) -> Result<bool, IoError> {
-        let mut state = self.lock();
-        let waits = state.log.barrier(part);
-        if waits.is_err() && !state.failure_recorded {
-            state.deferred.push(Answer { part, outcome: Outcome::JournalFailed });
-            return Ok(false);
-        }
-        waits
+        self.lock().core.barrier(part)
     }
 
     /// Records a note, with the bytes of a write in pieces. Returns the answer to its part, if it
@@ -63,38 +49,7 @@ impl Journal {
         pieces: impl Iterator<Item = &'a [u8]>,
     ) -> Option<Answer> {
         let mut state = self.lock();
-        let part = note.part;
-        let entry = |kind| Entry { kind, volume: number, range: note.range };
-        let kind = match note.kind {
-            NoteKind::Write { .. } => RecordKind::Write,
-            NoteKind::Zero { unmap } => RecordKind::Zero { unmap },
-            NoteKind::Discard => RecordKind::Discard,
-            NoteKind::Forget => RecordKind::Forget,
-        };
-        let noted = match note.kind {
-            NoteKind::Write { wait, .. } => {
-                match state.log.append(entry(kind), pieces, wait.then_some(part)) {
-                    // A write that does not wait is acknowledged after this call, whether or not
-                    // the log took it. Only a FLUSH guarantees that it is recorded.
-                    false if wait => RecordOutcome::Refused,
-                    _ => RecordOutcome::Recorded,
-                }
-            }
-            _ => state.log.record(entry(kind), Some(part)),
-        };
-        let mut answer = match noted {
-            RecordOutcome::Recorded => None,
-            RecordOutcome::Unneeded => Some(Answer { part, outcome: Outcome::Done(Ok(())) }),
-            RecordOutcome::Refused => Some(Answer { part, outcome: Outcome::JournalFailed }),
-            RecordOutcome::NoSpace => {
-                let result = Err(IoError::NoSpace);
-                Some(Answer { part, outcome: Outcome::Done(result) })
-            }
-        };
-        let is_known = state.failure_recorded || state.log.failed().is_none();
-        if noted == RecordOutcome::Refused && !is_known {
-            state.deferred.extend(answer.take());
-        }
+        let answer = state.core.record(number, note, pieces);
         self.unlock_and_wake(state);
         answer
     }

@@ -49,7 +49,7 @@ impl Journal {
     /// Reads the log again for a volume whose clients are drained, so that it can be restored.
     /// Until then, its records are not reclaimed.
     pub(crate) fn reload(&self, number: u16) -> Result<(), IoError> {
-        self.lock().log.retain_records(number);
+        self.lock().core.log.retain_records(number);
         let mut records = self.records_of(number)?;
         let mut found = self.found.lock();
         found.records.retain(|other| other.record.volume != number);
@@ -61,8 +61,8 @@ impl Journal {
     pub(crate) fn records_of(&self, number: u16) -> Result<Vec<FoundRecord>, IoError> {
         {
             let mut state = self.lock();
-            let end = state.log.next_record();
-            while !is_durable_before(&state.log, end)? {
+            let end = state.core.log.next_record();
+            while !is_durable_before(&state.core.log, end)? {
                 self.wakeup.notify_all();
                 state = self.written.wait_timeout(state, PAUSE);
             }
@@ -84,7 +84,7 @@ impl Journal {
     }
 
     fn walk(&self) -> Result<Found, IoError> {
-        let counting = self.lock().log.devices();
+        let counting = self.lock().core.log.devices();
         let device = counting.iter().position(|&counts| counts).unwrap_or(0);
         self.devices.walk(device).map_err(|_| IoError::Io)
     }

@@ -372,7 +372,7 @@ mod tests {
             assert!(device.wait_held(1, PATIENCE));
             assert_eq!(lose(&runtime, id, 0), 8);
             device.fail_all(IoError::Io);
-            let failed = || used.journal.lock().log.failed().is_some();
+            let failed = || used.journal.lock().core.log.failed().is_some();
             wait_until("the journal has failed", PATIENCE, failed);
             device.open();
             assert_eq!(search(&used.journal, used.number, id), Err(IoError::Io));

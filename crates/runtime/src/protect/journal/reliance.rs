@@ -71,7 +71,7 @@ impl JournalRecord for NoJournalRecord {
 
 impl Journal {
     pub(crate) fn id(&self) -> JournalId {
-        self.lock().log.superblock().journal
+        self.lock().core.log.superblock().journal
     }
 
     /// Whether it holds data of a volume that is neither in the pool nor on the disk yet.

@@ -64,12 +64,7 @@ impl Journal {
         // recorded, so the journal's records still count at the next start. Once it is recorded,
         // this volume has to be added to the record before it may continue.
         let failed = |error| JournalError::Io { name: self.name.clone(), error };
-        {
-            let mut state = self.lock_to_serve(number).map_err(failed)?;
-            state.serving.retain(|other| *other != number);
-            state.serving.push(number);
-            state.log.end_restore(number);
-        }
+        self.lock_to_serve(number).map_err(failed)?.core.serve(number);
         let mut found = self.found.lock();
         found.records.retain(|record| record.record.volume != number);
         found.records.shrink_to_fit();
@@ -78,13 +73,13 @@ impl Journal {
 
     /// The position in the log that the next record will have.
     pub(crate) fn mark(&self) -> Mark {
-        self.lock().log.mark()
+        self.lock().core.log.mark()
     }
 
     /// Calls [`forebay_journal::Log::void_records_before`], and waits until its superblock is
     /// durable.
     pub(crate) fn recorded_again(&self, number: u16, mark: Mark) -> Result<(), JournalError> {
-        self.lock().log.void_records_before(number, mark);
+        self.lock().core.log.void_records_before(number, mark);
         self.wait_for_superblock()
     }
 }

@@ -13,33 +13,21 @@ use std::time::{Duration, Instant};
 const SAMPLING_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Journal {
-    /// Whether a range of the volume's disk may be erased now. If not, the part is retried later.
-    pub(crate) fn may_erase(&self, number: u16, part: &forebay_engine::Part) -> bool {
-        let mut state = self.lock();
-        let log = &mut state.log;
-        let may =
-            log.invalidate_samples(number, part.range, part.id) && log.admit_erase(number, part.id);
-        if !may {
-            self.unlock_and_wake(state);
-        }
-        may
-    }
-
     /// Ends a checkpoint of a volume. If it has succeeded, starts a thread that renews the stale
     /// samples of the volume's disk.
     pub(crate) fn destaged(self: &Arc<Self>, number: u16, result: IoResult) {
         let mut state = self.lock();
-        if state.log.failed().is_some() {
+        if state.core.log.failed().is_some() {
             return;
         }
-        state.log.end_checkpoint(number, result);
+        state.core.log.end_checkpoint(number, result);
         let waits_for = &mut state.urgent.waits_for;
         if let Some(at) = waits_for.iter().position(|&other| other == number) {
             waits_for.remove(at);
             state.urgent.is_due = true;
         }
         self.wakeup.notify_all();
-        let (epoch, places) = state.log.stale_places(number);
+        let (epoch, places) = state.core.log.stale_places(number);
         let disk = state.disks.iter().find(|(other, ..)| *other == number);
         let is_worth_it = result.is_ok() && !places.is_empty() && !state.sampling.contains(&number);
         let Some((_, disk, reads)) = disk.filter(|_| is_worth_it).cloned() else {
@@ -62,9 +50,9 @@ impl Journal {
         let mut state = self.lock();
         state.sampling.retain(|other| *other != number);
         if let Some((epoch, samples)) = samples
-            && state.log.failed().is_none()
+            && state.core.log.failed().is_none()
         {
-            state.log.store_samples(number, epoch, samples);
+            state.core.log.store_samples(number, epoch, samples);
         }
         self.unlock_and_wake(state);
         self.written.notify_all();

@@ -39,12 +39,12 @@ impl Journal {
         let state = self.lock();
         JournalStatus {
             name: self.name.clone(),
-            id: state.log.superblock().journal.to_string(),
-            failed: state.log.failed(),
+            id: state.core.log.superblock().journal.to_string(),
+            failed: state.core.log.failed(),
             waits_for: state.waits_for.clone(),
             displaced: self.presence.iter().find_map(Presence::displaced),
-            degraded: self.degraded(&state.log),
-            usage: state.log.usage(),
+            degraded: self.degraded(&state.core.log),
+            usage: state.core.log.usage(),
             kept: self.kept.status(),
             patrol: self.patrol.status(),
             commits: self.commits.copy(),

@@ -121,7 +121,7 @@ impl Checkpoint<'_> {
     /// checkpoint has failed nevertheless.
     fn keep(&self) -> Option<IoResult> {
         let Self { journal, number, volume } = *self;
-        let since = journal.lock().log.next_record();
+        let since = journal.lock().core.log.next_record();
         let stuck = self.stuck_lines()?;
         if stuck.iter().any(|line| line.lost != 0) {
             regain::retry(journal, number, volume);
@@ -136,7 +136,7 @@ impl Checkpoint<'_> {
         let bytes: u64 = stuck.iter().flat_map(|line| line.ranges()).map(|range| range.len).sum();
         let pieces = stuck.iter().flat_map(|line| line.ranges()).count() as u64;
         let is_whole = stuck.iter().all(|line| line.lost == 0);
-        if is_whole && journal.lock().log.can_forward(number, bytes, pieces) {
+        if is_whole && journal.lock().core.log.can_forward(number, bytes, pieces) {
             match self.copy_forward(&stuck) {
                 Some(true) => return Some(Ok(())),
                 // Some of the data has been destaged meanwhile, possibly only to the disk's cache.
@@ -155,7 +155,7 @@ impl Checkpoint<'_> {
     /// fails, or has no space to record the change.
     pub(super) fn void_clean(&self) -> IoResult {
         for _ in 0..FENCE_TRIES_MAX {
-            let since = self.journal.lock().log.next_record();
+            let since = self.journal.lock().core.log.next_record();
             let stuck = self.stuck_lines().ok_or(IoError::Shutdown)?;
             self.sync_disk()?;
             if self.fence(since, &stuck) {
@@ -183,7 +183,7 @@ impl Checkpoint<'_> {
             let mut state = self.journal.lock();
             for range in lines.into_iter().flat_map(|(key, _, lost)| runs_of(key, lost)) {
                 let entry = Entry { kind: RecordKind::Forget, volume: self.number, range };
-                if state.log.record(entry, None) == RecordOutcome::NoSpace {
+                if state.core.log.record(entry, None) == RecordOutcome::NoSpace {
                     self.journal.wake(&mut state);
                     return Err(IoError::NoSpace);
                 }
@@ -192,7 +192,7 @@ impl Checkpoint<'_> {
             drop(state);
             shard.abandon_lost(self.volume);
         }
-        let has_failed = self.journal.lock().log.failed().is_some();
+        let has_failed = self.journal.lock().core.log.failed().is_some();
         // The records of a failed journal are void.
         if has_failed { Ok(()) } else { self.wait_until_recorded().ok_or(IoError::Io) }
     }
@@ -206,7 +206,7 @@ impl Checkpoint<'_> {
         let live = joined(stuck.iter().flat_map(|line| line.ranges()));
         let is_last = stuck.iter().all(|line| line.dirty == 0);
         let mut state = self.journal.lock();
-        let is_fenced = state.log.fence(self.number, since, &live, is_last);
+        let is_fenced = state.core.log.fence(self.number, since, &live, is_last);
         self.journal.wake(&mut state);
         is_fenced
     }
@@ -214,8 +214,10 @@ impl Checkpoint<'_> {
     /// Waits until everything recorded so far is durable; `None` if the journal fails.
     fn wait_until_recorded(&self) -> Option<()> {
         let mut state = self.journal.lock();
-        let end = state.log.next_record();
-        while !is_durable_before(&state.log, end).ok()? || !state.log.is_membership_recorded() {
+        let end = state.core.log.next_record();
+        while !is_durable_before(&state.core.log, end).ok()?
+            || !state.core.log.is_membership_recorded()
+        {
             self.journal.wake(&mut state);
             state = self.journal.written.wait_timeout(state, PAUSE);
         }
@@ -258,7 +260,7 @@ impl Checkpoint<'_> {
                 return None;
             }
             for range in runs_of(line.key, dirty) {
-                match state.log.admit_forward(number, range.len) {
+                match state.core.log.admit_forward(number, range.len) {
                     Admission::Granted => {}
                     Admission::Wait => {
                         drop(shard);
@@ -271,7 +273,7 @@ impl Checkpoint<'_> {
                 let from = (range.offset - line.key.offset()) as usize;
                 let piece = &copy[from..from + range.len as usize];
                 let entry = Entry { kind: RecordKind::Write, volume: number, range };
-                if !state.log.append(entry, [piece].into_iter(), None) {
+                if !state.core.log.append(entry, [piece].into_iter(), None) {
                     return None;
                 }
                 journal.kept.forward_bytes.fetch_add(range.len, Ordering::Relaxed);

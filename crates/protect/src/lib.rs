@@ -1,0 +1,19 @@
+//! The decisions that guard acknowledged writes, as state machines.
+//!
+//! - [`admission`] decides whether a write may be acknowledged from memory, and [`protection`] what
+//!   protects a volume's dirty data.
+//! - [`JournalState`] is a journal as its volumes use it: it turns the notes of the shards into
+//!   records and the progress of the log into answers, and holds the answers back while a failure
+//!   of the journal is not recorded elsewhere.
+//! - [`PowerGate`] limits the dirty data under UPS protection.
+//!
+//! This crate has no clock, thread, file or device. The runtime and the simulator drive it: what is
+//! simulated is what ships.
+
+mod admission;
+mod gate;
+mod journal;
+
+pub use admission::{admission, protection};
+pub use gate::PowerGate;
+pub use journal::JournalState;
