@@ -10,6 +10,7 @@ fn every_single_fault_is_survived() {
         assert!(runs > 100, "{runs} faults of the kind '{kind}' are few\n{summary}");
     }
     assert!(summary.errors > 100 && summary.refused_starts > 100, "{summary}");
+    assert!(summary.crashes > 100, "{summary}");
 }
 
 fn damage(step: usize, bits_each: u8) -> RotSummary {

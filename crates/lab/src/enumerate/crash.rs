@@ -16,6 +16,7 @@
 //! contents of the sectors; repetitions are skipped ([`Seen`]).
 
 use super::journal::{Recovered, Refused};
+use super::machine::Writing;
 use super::rig::{Rig, restored_content};
 use super::store::{Disk, LogDevice};
 use super::work::SECTORS;
@@ -106,8 +107,11 @@ impl<'a> Uncertain<'a> {
             }
         }
         let journal = machine.journal.as_ref().filter(|journal| !journal.is_marked);
-        let write = journal.and_then(|journal| journal.writing.as_ref());
-        let write = write.map(|(write, _)| (write.position, write.bytes_for(0)));
+        // While the failure mark is not durable, the records count.
+        let write = match journal.and_then(|journal| journal.writing.as_ref()) {
+            Some(Writing::Log(write, _)) => Some((write.position, write.bytes_for(0))),
+            Some(Writing::Mark) | None => None,
+        };
         let device = journal.map(|journal| &journal.device);
         let units = match (device, write) {
             (Some(device), Some((position, bytes))) => device.changes(position, bytes),

@@ -2,7 +2,7 @@
 //! moment.
 
 use super::faults::{FaultKind, Faults};
-use super::machine::{Journal, Machine};
+use super::machine::{Journal, Machine, Writing};
 use super::store::LogDevice;
 use super::work::{Durability, SECTORS, places};
 use crate::harness::Sabotage;
@@ -201,10 +201,15 @@ impl Machine {
     /// Starts the next write of the journal.
     pub(super) fn pump_journal(&mut self) {
         let Some(journal) = self.journal.as_mut().filter(|j| j.writing.is_none()) else { return };
+        if journal.state.poll_failure().is_some() {
+            journal.writing = Some(Writing::Mark);
+            self.log_event(|| "journal: the failure mark begins".into());
+            return;
+        }
         let Some(write) = journal.state.log.poll_write() else { return };
         let result = self.faults.next_result(FaultKind::JournalWrite);
         let (position, len) = (write.position, write.len);
-        self.journal.as_mut().expect("as above").writing = Some((write, result));
+        journal.writing = Some(Writing::Log(write, result));
         self.log_event(|| format!("journal: write of {len} bytes at {position} begins"));
     }
 
@@ -218,24 +223,28 @@ impl Machine {
         .map(|bug| self.strikes(bug));
         let moment = self.moment;
         let journal = self.journal.as_mut().expect("a write is in flight");
-        let (write, result) = journal.writing.take().expect("a write is in flight");
-        let is_batch = write.batch().is_some();
-        let half = write.len / SECTOR_BYTES as usize / 2;
-        let lost = if is_batch { lose_batch } else { lose_superblock };
-        let torn = is_batch && tear_batch || result.is_err();
-        let is_lost = |sector: usize| lost || torn && sector >= half;
-        journal.device.write_some(write.position, write.bytes_for(0), |at| !is_lost(at));
-        journal.state.handle_written(write, [result; 2]);
-        // Before the volume is served, the failure is not recorded: the start fails.
-        if journal.state.poll_failure().is_some() {
-            journal.is_marked = !skips_mark;
-            journal.state.handle_failure_recorded();
-            journal.failed_at = moment;
-            journal.checkpoint = false;
-            journal.undrained = true;
-        }
+        let text = match journal.writing.take().expect("a write is in flight") {
+            Writing::Log(write, result) => {
+                let is_batch = write.batch().is_some();
+                let half = write.len / SECTOR_BYTES as usize / 2;
+                let lost = if is_batch { lose_batch } else { lose_superblock };
+                let torn = is_batch && tear_batch || result.is_err();
+                let is_lost = |sector: usize| lost || torn && sector >= half;
+                journal.device.write_some(write.position, write.bytes_for(0), |at| !is_lost(at));
+                journal.state.handle_written(write, [result; 2]);
+                format!("journal: write ends: {result:?}")
+            }
+            Writing::Mark => {
+                journal.is_marked = !skips_mark;
+                journal.failed_at = moment;
+                journal.checkpoint = false;
+                journal.undrained = true;
+                journal.state.handle_failure_recorded();
+                "journal: the failure mark is durable".into()
+            }
+        };
         self.answers.extend(answers_due(journal));
-        self.log_event(|| format!("journal: write ends: {result:?}"));
+        self.log_event(|| text);
     }
 
     /// Handles the end of a checkpoint's destage.

@@ -50,10 +50,18 @@ pub(super) struct FlushJob {
     result: IoResult,
 }
 
+/// A write in flight for the journal.
+pub(super) enum Writing {
+    /// To its device, with the result.
+    Log(LogWrite<Vec<u8>>, IoResult),
+    /// The failure mark.
+    Mark,
+}
+
 pub(super) struct Journal {
     pub state: JournalState<Vec<u8>>,
     pub device: LogDevice,
-    pub writing: Option<(LogWrite<Vec<u8>>, IoResult)>,
+    pub writing: Option<Writing>,
     /// The journal's number of the volume.
     pub number: u16,
     pub durability: forebay_types::Durability,

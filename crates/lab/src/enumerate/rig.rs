@@ -5,7 +5,7 @@
 //! machine as a crash would leave it.
 
 use super::journal::Recovered;
-use super::machine::{Journal, Machine, Origin, VOLUME};
+use super::machine::{Journal, Machine, Origin, VOLUME, Writing};
 use super::store::Disk;
 use super::work::{Durability, Operation, SECTORS, Workload, places};
 use super::{Bug, work};
@@ -167,6 +167,12 @@ impl Rig {
             && matches!(next, Some(Operation::Kill | Operation::Power | Operation::Restart))
     }
 
+    /// Whether the journal has failed, and its records count until that is recorded.
+    pub(super) fn has_unrecorded_failure(&self) -> bool {
+        let journal = self.machine.journal.as_ref();
+        journal.is_some_and(|journal| journal.state.poll_failure().is_some())
+    }
+
     /// Whether the disk lacks data that a failed journal held.
     pub(super) fn is_draining(&self) -> bool {
         self.machine.journal.as_ref().is_some_and(|journal| journal.undrained)
@@ -281,7 +287,7 @@ impl Rig {
         // The disk writes its cache before the next crash.
         machine.disk = Disk::with(content);
         if let Some(journal) = &mut machine.journal
-            && let Some((write, _)) = journal.writing.take()
+            && let Some(Writing::Log(write, _)) = journal.writing.take()
         {
             journal.device.write_some(write.position, write.bytes_for(0), survives);
         }

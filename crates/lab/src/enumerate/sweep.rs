@@ -3,12 +3,16 @@
 //! A workload runs without faults first, to count its I/Os of each kind, and then once per I/O. The
 //! test acts as the operator: it repeats a refused start when the device works again, and lets a
 //! failed journal's data reach the disk before it kills the machine, because the kill would be a
-//! second fault. At the end the fault is healed; then all data must be right, on the disk as well,
-//! and again after a kill. SQLite tests I/O errors in this way.
+//! second fault. Until the failure of a journal is recorded, its records count, so there the
+//! machine also crashes after every step. At the end the fault is healed; then all data must be
+//! right, on the disk as well, and again after a kill. SQLite tests I/O errors in this way.
 
+use super::crash::{self, Seen};
 use super::faults::{Fault, FaultKind};
 use super::rig::Rig;
 use super::work::{Durability, Operation, Workload};
+use super::{Limits, Tally};
+use crate::harness::dice::Dice;
 use crate::harness::oracle::Crash;
 use crate::harness::parallel::panic_text;
 use std::fmt;
@@ -16,6 +20,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The number of ticks within which a healed machine must have destaged everything.
 const TICKS_MAX: usize = 20;
+/// Images of the devices that are checked after a crash.
+const LIMITS: Limits = Limits { orders: 1, random_orders: 0, images: 16 };
 
 /// The results of a fault test.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +34,8 @@ pub struct FaultSummary {
     pub errors: u64,
     /// Starts that were refused because of a fault.
     pub refused_starts: u64,
+    /// Crashes before the failure of a journal was recorded, on different machines.
+    pub crashes: u64,
     /// Broken guarantees.
     pub failures: Vec<String>,
 }
@@ -43,9 +51,11 @@ impl fmt::Display for FaultSummary {
         }
         write!(
             f,
-            " each once and permanently; {} requests failed, {} starts were refused; {} violations",
+            " each once and permanently; {} requests failed, {} starts were refused, {} \
+             crashes; {} violations",
             self.errors,
             self.refused_starts,
+            self.crashes,
             self.failures.len()
         )
     }
@@ -66,7 +76,7 @@ pub fn sweep_faults(workloads: &[Workload]) -> FaultSummary {
     for workload in workloads {
         summary.workloads += 1;
         for pace in [Pace::Patient, Pace::Eager] {
-            let (healthy, result) = run(workload, pace, None);
+            let (healthy, result) = run(workload, pace, None, &mut 0);
             if let Err(message) = result {
                 summary.failures.push(format!("{workload}, without faults: {message}"));
                 continue;
@@ -85,7 +95,8 @@ pub fn sweep_faults(workloads: &[Workload]) -> FaultSummary {
 }
 
 fn try_fault(workload: &Workload, pace: Pace, fault: Fault, summary: &mut FaultSummary) {
-    let tried = catch_unwind(AssertUnwindSafe(|| run(workload, pace, Some(fault))));
+    let crashes = &mut summary.crashes;
+    let tried = catch_unwind(AssertUnwindSafe(|| run(workload, pace, Some(fault), crashes)));
     let message = match tried {
         Ok((rig, result)) => {
             summary.errors += rig.machine.errors;
@@ -103,14 +114,20 @@ fn try_fault(workload: &Workload, pace: Pace, fault: Fault, summary: &mut FaultS
     summary.failures.push(text);
 }
 
-fn run(workload: &Workload, pace: Pace, fault: Option<Fault>) -> (Rig, Result<(), String>) {
+fn run(
+    workload: &Workload,
+    pace: Pace,
+    fault: Option<Fault>,
+    crashes: &mut u64,
+) -> (Rig, Result<(), String>) {
     let mut rig = Rig::new(workload, None);
     rig.machine.faults.fault = fault;
-    let result = run_to_end(&mut rig, pace);
+    let result = run_to_end(&mut rig, pace, crashes);
     (rig, result)
 }
 
-fn run_to_end(rig: &mut Rig, pace: Pace) -> Result<(), String> {
+fn run_to_end(rig: &mut Rig, pace: Pace, crashes: &mut u64) -> Result<(), String> {
+    let mut seen = Seen::new();
     loop {
         if rig.is_down() {
             rig.machine.faults.heal();
@@ -129,6 +146,11 @@ fn run_to_end(rig: &mut Rig, pace: Pace) -> Result<(), String> {
             Pace::Eager => choices.saturating_sub(1),
         });
         rig.machine.violation.take().map_or(Ok(()), Err)?;
+        if rig.has_unrecorded_failure() {
+            let mut tally = Tally::default();
+            crash::check(rig, &LIMITS, &mut Dice::new(0), &mut seen, &mut tally)?;
+            *crashes += tally.crash_points - tally.repeated;
+        }
     }
     rig.machine.faults.heal();
     drain(rig);

@@ -130,6 +130,7 @@ impl Simulation {
             if self.is_draining() {
                 continue;
             }
+            self.crash_before_mark();
             if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.run.report.operations) {
                 let (_, power) = self.crashes.pop().expect("there is one");
                 let has_ups = !self.world.run.plan.ups_volumes().is_empty();
@@ -163,6 +164,19 @@ impl Simulation {
         self.world.expected.check_none_lost(&mut self.world.run, &self.world.shards);
         self.verify();
         self.world.run.report.virtual_us = self.world.run.now_us();
+    }
+
+    /// While the failure of a journal is being recorded, its records count: the process may crash.
+    fn crash_before_mark(&mut self) {
+        if !self.world.journal.is_recording_failure() {
+            return;
+        }
+        match self.world.run.dice.below(300) {
+            0 if self.world.run.plan.ups_volumes().is_empty() => self.crash(Crash::Power),
+            1 if self.world.run.plan.ups_volumes().is_empty() => self.crash(Crash::Process),
+            2 => self.world.kill.schedule(&mut self.world.run),
+            _ => {}
+        }
     }
 
     /// Kills the process if a kill between two events is due. Returns whether it has been killed,

@@ -29,8 +29,8 @@ use forebay_volume::worker_of;
 use media::Media;
 use stuck::Stuck;
 
-/// The maximum time to record that a device is lost.
-const MEMBER_RECORD_US_MAX: u64 = 20_000;
+/// The maximum time to record that a device is lost, or that the journal has failed.
+const RECORD_US_MAX: u64 = 20_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalPlan {
@@ -65,7 +65,7 @@ impl JournalPlan {
             buffers: dice.pick(&[2, 3, 6]),
             ack: dice.chance(700_000),
             latency_us_max: dice.pick(&[0, 100, 5_000]),
-            error: dice.pick(&[0, 0, 0, 500]),
+            error: dice.pick(&[0, 0, 500, 10_000]),
             mirrored: dice.chance(400_000),
             device_error: dice.pick(&[0, 1_000, 20_000]),
             missing: dice.pick(&[0, 400_000]),
@@ -96,6 +96,8 @@ enum Writing {
     Log(LogWrite<Vec<u8>>, [IoResult; 2]),
     /// The record of the remaining members, after the loss of a device.
     Members(Vec<u64>),
+    /// The failure mark.
+    Mark,
 }
 
 /// A journal, shared by the volumes that have one.
@@ -188,7 +190,8 @@ impl Journal {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        (self.writing.is_none() && self.state.log.is_idle() || self.state.log.failed().is_some())
+        self.writing.is_none()
+            && (self.state.log.is_idle() || self.has_failed())
             && self.checkpoints.is_empty()
             && self.stuck.is_empty()
             && self.undrained.is_empty()
@@ -255,9 +258,16 @@ impl Journal {
         if self.writing.is_some() {
             return;
         }
+        // Power is lost before a failure is recorded.
+        if self.state.poll_failure().is_some() && !self.is_spared {
+            self.writing = Some(Writing::Mark);
+            let latency_us = run.dice.range(0, RECORD_US_MAX);
+            run.schedule(latency_us, Event::Journal);
+            return;
+        }
         if let Some(members) = self.state.log.unrecorded_loss() {
             self.writing = Some(Writing::Members(members));
-            let latency_us = run.dice.range(0, MEMBER_RECORD_US_MAX);
+            let latency_us = run.dice.range(0, RECORD_US_MAX);
             run.schedule(latency_us, Event::Journal);
             return;
         }
@@ -292,6 +302,7 @@ impl Journal {
                 self.record_members(run, members);
                 self.state.log.confirm_loss_recorded();
             }
+            Writing::Mark => self.end_mark(run),
         }
         self.pump(run);
     }
@@ -307,7 +318,6 @@ impl Journal {
         let lose_batch = run.strikes(Sabotage::LoseBatch);
         let tear_batch = run.strikes(Sabotage::TearBatch);
         let lose_superblock = run.strikes_always(Sabotage::LoseSuperblock);
-        let marks = !run.strikes_always(Sabotage::SkipMark);
         let dice = &mut run.dice;
         let is_batch = write.batch().is_some();
         let half = write.len / SECTOR_BYTES as usize / 2;
@@ -324,16 +334,21 @@ impl Journal {
         let before = self.state.log.devices();
         self.state.handle_written(write, results);
         run.report.journal_losses += u64::from(before != self.state.log.devices());
-        if self.state.poll_failure().is_some() {
-            // The mark is durable before any part continues without the journal.
-            self.is_marked = marks;
-            self.state.handle_failure_recorded();
-            self.failed_at = run.moment();
-            self.checkpoints.clear();
-            self.stuck.clear();
-            self.undrained = self.volumes().map(|(volume, _)| volume).collect();
-            run.report.journal_failures += 1;
+        self.deliver(run);
+    }
+
+    /// The failure mark is durable: the volumes continue without the journal.
+    fn end_mark(&mut self, run: &mut Run) {
+        if self.is_spared {
+            return;
         }
+        self.is_marked = !run.strikes_always(Sabotage::SkipMark);
+        self.failed_at = run.moment();
+        self.checkpoints.clear();
+        self.stuck.clear();
+        self.undrained = self.volumes().map(|(volume, _)| volume).collect();
+        run.report.journal_failures += 1;
+        self.state.handle_failure_recorded();
         self.deliver(run);
     }
 
@@ -403,6 +418,9 @@ impl Journal {
 
     fn end_checkpoint(&mut self, run: &mut Run, number: u16, result: IoResult) {
         self.checkpoints.retain(|&other| other != number);
+        if self.has_failed() {
+            return;
+        }
         self.state.log.end_checkpoint(number, result);
         self.deliver(run);
         self.pump(run);
@@ -412,7 +430,7 @@ impl Journal {
     /// Returns whether it was replaced. A process that adopts a pool does not do that before it
     /// serves: what it records again belongs to the journal that it has found.
     pub(crate) fn replace_failed(&mut self, run: &Run, expected: &mut Expected) -> bool {
-        let failed = self.state.log.failed().is_some();
+        let failed = self.is_abandoned();
         let may_replace = self.plan.replaced && !expected.is_adopting();
         let replaces = failed && self.undrained.is_empty() && may_replace;
         if replaces {
@@ -436,7 +454,7 @@ impl Journal {
             Some(Writing::Members(members)) if dice.chance(500_000) => {
                 self.record_members(run, members);
             }
-            Some(Writing::Members(_)) | None => {}
+            Some(Writing::Members(_) | Writing::Mark) | None => {}
         }
         self.checkpoints.clear();
         self.stuck.clear();
@@ -521,6 +539,11 @@ impl Journal {
     /// Serves all volumes from now on: everything found has been restored.
     pub(crate) fn restored(&mut self) {
         self.numbers.iter().flatten().for_each(|&number| self.state.serve(number));
+    }
+
+    /// Whether the failure of the journal is being recorded.
+    pub(crate) const fn is_recording_failure(&self) -> bool {
+        matches!(self.writing, Some(Writing::Mark))
     }
 
     /// Whether the journal has failed before any volume was served: the start fails.
