@@ -63,6 +63,11 @@ impl Source {
         self.test_lines.iter().filter(|test| !**test).count().saturating_sub(1)
     }
 
+    /// The text, line by line.
+    pub fn lines(&self) -> Vec<String> {
+        lines(&self.text)
+    }
+
     /// The code, line by line, with comments and strings replaced by blanks.
     pub fn code_lines(&self) -> Vec<String> {
         lines(&self.code)
