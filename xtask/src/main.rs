@@ -1,7 +1,8 @@
-//! Checks and figures of this repository: `cargo xtask tidy`, `cargo xtask lines`.
+//! Checks and figures of this repository: `cargo xtask tidy` and others.
 
 mod lines;
 mod source;
+mod structure;
 mod tidy;
 mod tree;
 
@@ -9,11 +10,13 @@ use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::ExitCode;
 
+use structure::Structure;
 use tree::Tree;
 
 const USAGE: &str = "usage: xtask COMMAND [ROOT]
-  tidy   check the form of the source
-  lines  count the lines of code, comments and tests";
+  tidy       check the form of the source
+  lines      count the lines of code, comments and tests
+  structure  measure circles of modules, names, closures, spread types, assertions";
 
 fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -28,6 +31,10 @@ fn main() -> Result<ExitCode> {
         "tidy" => Ok(report(&tidy::check(&Tree::read(root)?))),
         "lines" => {
             print!("{}", lines::table(&Tree::read(root)?));
+            Ok(ExitCode::SUCCESS)
+        }
+        "structure" => {
+            print!("{}", Structure::of(&Tree::read(root)?));
             Ok(ExitCode::SUCCESS)
         }
         _ => bail!(USAGE),

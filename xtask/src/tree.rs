@@ -38,10 +38,15 @@ impl Tree {
             let bytes = bytes.with_context(|| format!("reading {}", file.display()))?;
             files.push((file, String::from_utf8_lossy(&bytes).into_owned()));
         }
+        Ok(Self::of(files))
+    }
+
+    /// A tree of these files, in the order of their paths.
+    pub fn of(files: Vec<(PathBuf, String)>) -> Self {
         let manifests = files.iter().filter(|(file, _)| file.ends_with("Cargo.toml"));
         let dirs = manifests.filter_map(|(file, _)| file.parent());
         let packages = dirs.filter(|dir| *dir != "").map(|dir| Package::new(dir, &files)).collect();
-        Ok(Self { files, packages })
+        Self { files, packages }
     }
 
     /// The text of a file, empty if there is no such file.

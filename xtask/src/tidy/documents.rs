@@ -97,7 +97,7 @@ mod tests {
         ];
         let files = files.map(|(file, text)| (file.into(), text.to_owned())).into();
         let mut findings = Vec::new();
-        specification(&Tree { files, packages: Vec::new() }, &mut findings);
+        specification(&Tree::of(files), &mut findings);
         findings.into_iter().map(|finding| finding.message).collect()
     }
 
