@@ -28,7 +28,12 @@ fn main() -> Result<ExitCode> {
         _ => bail!(USAGE),
     };
     match command {
-        "tidy" => Ok(report(&tidy::check(&Tree::read(root)?))),
+        "tidy" => {
+            let tree = Tree::read(root)?;
+            let mut findings = tidy::check(&tree);
+            tidy::ratchets::check(&Structure::of(&tree), &mut findings);
+            Ok(report(&findings))
+        }
         "lines" => {
             print!("{}", lines::table(&Tree::read(root)?));
             Ok(ExitCode::SUCCESS)

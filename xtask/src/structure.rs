@@ -10,7 +10,7 @@ use crate::source::Source;
 use crate::tree::{Package, Tree};
 
 /// Names that say nothing without their module.
-const BARE: [&str; 8] = ["State", "Plan", "Entry", "Event", "Step", "Run", "Kind", "Part"];
+pub const BARE: [&str; 8] = ["State", "Plan", "Entry", "Event", "Step", "Run", "Kind", "Part"];
 /// What counts as an assertion; `debug_assert!` too, as it contains `assert!`.
 const ASSERTIONS: [&str; 5] = ["assert!", "assert_eq!", "assert_ne!", "unreachable!", ".expect("];
 /// Documentation of so few words says what the name says.
@@ -23,7 +23,7 @@ pub struct Structure {
     /// The packages that define a type of this name, once for each definition.
     types: BTreeMap<String, Vec<String>>,
     /// Closures with a name.
-    closures: usize,
+    pub closures: usize,
     docs: usize,
     short_docs: usize,
 }
@@ -84,8 +84,13 @@ impl Structure {
         self.packages.push(Shape { name, circle, spread, code, assertions });
     }
 
+    /// The packages, each with the size of its largest circle of top-level modules, or 0.
+    pub fn circles(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.packages.iter().map(|shape| (shape.name.as_str(), shape.circle.len()))
+    }
+
     /// How many of a hundred definitions of types share their name with another one.
-    fn colliding_percent(&self) -> usize {
+    pub fn colliding_percent(&self) -> usize {
         let all: usize = self.types.values().map(Vec::len).sum();
         self.colliding() * 100 / all.max(1)
     }
@@ -95,7 +100,7 @@ impl Structure {
     }
 
     /// Definitions of bare names beyond the first of each.
-    fn bare_names(&self) -> usize {
+    pub fn bare_names(&self) -> usize {
         BARE.iter().filter_map(|name| self.types.get(*name)).map(|of| of.len() - 1).sum()
     }
 }
@@ -251,6 +256,7 @@ mod tests {
             ("crates/a/src/four.rs", "#[cfg(test)]\nuse crate::one::Z;\n"),
         ]);
         assert_eq!(structure.packages[0].circle, ["one", "three", "two"]);
+        assert_eq!(structure.circles().collect::<Vec<_>>(), [("a", 3)]);
     }
 
     #[test]

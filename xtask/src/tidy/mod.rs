@@ -9,6 +9,7 @@
 mod arrows;
 mod changelog;
 mod documents;
+pub mod ratchets;
 mod rules;
 mod threads;
 mod types;
