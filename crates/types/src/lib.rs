@@ -1,6 +1,6 @@
 //! The types that all crates of Forebay share: identities, ranges, units, errors and limits.
 //!
-//! The crate is pure and has no dependencies.
+//! The crate is pure.
 
 mod background;
 pub mod backing;
