@@ -1,26 +1,55 @@
-//! Repository checks: `cargo run -p xtask -- tidy`.
+//! Checks and figures of this repository: `cargo xtask tidy` and others.
 
+mod lines;
+mod source;
+mod structure;
 mod tidy;
+mod tree;
 
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::ExitCode;
 
+use structure::Structure;
+use tree::Tree;
+
+const USAGE: &str = "usage: xtask COMMAND [ROOT]
+  tidy       check the form of the source
+  lines      count the lines of code, comments and tests
+  structure  measure circles of modules, names, closures, spread types, assertions";
+
 fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     // The repository is the parent of this crate's directory, known at build time.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["tidy"] => report(&tidy::check(root)?),
-        ["tidy", other] => report(&tidy::check(Path::new(other))?),
-        _ => bail!("usage: xtask tidy [ROOT]    check the form of the source"),
+    let (command, root) = match arguments.as_slice() {
+        [command] => (command.as_str(), root),
+        [command, root] => (command.as_str(), Path::new(root)),
+        _ => bail!(USAGE),
+    };
+    match command {
+        "tidy" => {
+            let tree = Tree::read(root)?;
+            let mut findings = tidy::check(&tree);
+            tidy::ratchets::check(&Structure::of(&tree), &mut findings);
+            Ok(report(&findings))
+        }
+        "lines" => {
+            print!("{}", lines::table(&Tree::read(root)?));
+            Ok(ExitCode::SUCCESS)
+        }
+        "structure" => {
+            print!("{}", Structure::of(&Tree::read(root)?));
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => bail!(USAGE),
     }
 }
 
-fn report(findings: &[tidy::Finding]) -> Result<ExitCode> {
+fn report(findings: &[tidy::Finding]) -> ExitCode {
     for finding in findings {
         println!("{finding}");
     }
     println!("tidy: {} findings", findings.len());
-    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -80,3 +80,5 @@ pub use trace::{TRACE_BYTES_MIN, TRACE_SECONDS_MAX, TraceEnd, TraceRequest, Trac
 pub use vault::{DrillReport, DumpSummary, HeldVolume, VaultState, VaultStatus};
 pub use warm_up::{WarmUpState, WarmUpStatus};
 pub use write_back::{GovernorStatus, WriteBackFigures};
+
+forebay_types::faults! { ClientError, Problem }

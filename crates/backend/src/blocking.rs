@@ -62,7 +62,7 @@ impl<'a> Blocking<'a> {
         let wait = Wait::new(pieces.len());
         for (tag, (offset, bytes)) in pieces.iter_mut().enumerate() {
             // SAFETY: the buffer is borrowed exclusively until all answers have arrived, below.
-            let buffers = Few::one(unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) });
+            let buffers = Few::from_buf([unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }]);
             let (offset, len) = (*offset, bytes.len() as u64);
             let done = Completion::new(wait.clone(), tag as u64);
             self.backend.submit(Io { kind: IoKind::Read, offset, len, buffers, done });
@@ -76,7 +76,7 @@ impl<'a> Blocking<'a> {
         let len = bytes.len() as u64;
         // SAFETY: the returned value owns the memory, and neither exposes nor frees it before the
         // answer.
-        let buffers = Few::one(unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) });
+        let buffers = Few::from_buf([unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }]);
         let done = Completion::new(wait.clone(), 0);
         self.backend.submit(Io { kind: IoKind::Read, offset, len, buffers, done });
         Reading { bytes: Some(bytes), wait }
@@ -97,7 +97,7 @@ impl<'a> Blocking<'a> {
             let buffer = unsafe { Buffer::new(bytes.as_ptr().cast_mut(), bytes.len()) };
             let done = Completion::new(wait.clone(), tag as u64);
             let (kind, len) = (IoKind::Write { fua }, bytes.len() as u64);
-            let io = Io { kind, offset, len, buffers: Few::one(buffer), done };
+            let io = Io { kind, offset, len, buffers: Few::from_buf([buffer]), done };
             // The last one may run on this thread; the others are in flight by then.
             if tag + 1 == writes.len() { backend.submit_here(io) } else { backend.submit(io) }
         }

@@ -50,6 +50,11 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+forebay_types::faults! {
+    model::ArrayError, layers::BlocksError, FileError, MemoryError, model::ModelError, NbdError,
+    OpenError, SpecError, layers::TraceError, layers::VolatileError
+}
+
 /// Properties of a backend. They do not change while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {

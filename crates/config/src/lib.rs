@@ -64,3 +64,5 @@ pub use volume::{
 };
 pub use words::nearest;
 pub use write_back::{ReadLatency, WriteBackChange, WriteBackSpec};
+
+forebay_types::faults! { ConfigError, memory::MemoryError }

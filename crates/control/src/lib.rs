@@ -35,3 +35,5 @@ pub use routes::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX};
 pub use server::Server;
 pub use socket::{SocketError, SocketFile, listen_at};
 pub use state::{ControlError, StateDir};
+
+forebay_types::faults! { ControlError, DashboardError, SocketError, TokenError }

@@ -1,9 +1,23 @@
 //! Planted bugs, which prove that the simulator finds such defects. Without the feature `sabotage`
 //! no bug can be planted, and [`Planted::is`] is constant, so the checks cost nothing.
 
-/// A defect that a shard can be made to have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PlantedBug {
+macro_rules! bugs {
+    ($($(#[$doc:meta])* $bug:ident,)*) => {
+        /// A defect that a shard can be made to have.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum PlantedBug {
+            $($(#[$doc])* $bug,)*
+        }
+
+        impl PlantedBug {
+            /// All planted bugs.
+            #[cfg(feature = "sabotage")]
+            pub const ALL: [Self; [$(stringify!($bug)),*].len()] = [$(Self::$bug),*];
+        }
+    };
+}
+
+bugs! {
     /// A write through the cache leaves its sectors valid while it is in flight.
     KeepValidInWriteThrough,
     /// A write through the cache does not destage the dirty sectors under it first.
@@ -70,46 +84,6 @@ pub enum PlantedBug {
     IgnoreDirtyInHoldOut,
     /// Lines that a write to a frozen volume brought into the pool stay there.
     KeepBuffered,
-}
-
-impl PlantedBug {
-    /// All planted bugs.
-    #[cfg(feature = "sabotage")]
-    pub const ALL: [Self; 33] = [
-        Self::KeepValidInWriteThrough,
-        Self::SkipDestageUnderWrite,
-        Self::IgnoreBusyInWriteBack,
-        Self::OverwritePinned,
-        Self::AcknowledgeFuaFromMemory,
-        Self::KeepLinesInBypass,
-        Self::FillMarksTooMuch,
-        Self::ForgetMovedInFlush,
-        Self::CleanAfterFailedDestage,
-        Self::KeepValidAfterErase,
-        Self::LoseWaitersOnError,
-        Self::OverwriteDirty,
-        Self::TrustFilling,
-        Self::ForgetDetached,
-        Self::KeepValidInErase,
-        Self::KeepSeal,
-        Self::DestageUnverified,
-        Self::ChangeUnverified,
-        Self::ForgetLostSectors,
-        Self::FillLostSectors,
-        Self::FlushDespiteLoss,
-        Self::WrongParityPlace,
-        Self::ChangeClosedEpoch,
-        Self::PassEpochs,
-        Self::MergeEpochs,
-        Self::AnswerHeldBack,
-        Self::FailOnlyFirstGathered,
-        Self::AcknowledgeFromDiskCache,
-        Self::GiveBackDirty,
-        Self::DropRetained,
-        Self::PassDirtyLimit,
-        Self::IgnoreDirtyInHoldOut,
-        Self::KeepBuffered,
-    ];
 }
 
 /// The planted bug of a shard, if any.

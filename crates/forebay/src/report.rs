@@ -3,13 +3,10 @@
 use crate::serve::AllocateError;
 use crate::usage;
 use clap::error::ErrorKind as UsageKind;
-use forebay_api::{ClientError, ErrorKind, Problem};
-use forebay_backend::OpenError;
-use forebay_config::{ConfigError, MemoryError};
-use forebay_control::{ControlError, DashboardError, SocketError, TokenError};
-use forebay_power::drivers::{AddressError, AuthorityError};
+use forebay_api::{ErrorKind, Problem};
+use forebay_config::ConfigError;
+use forebay_power::drivers::AddressError;
 use forebay_power::{ExpressionError, RulesError};
-use forebay_runtime::{JournalError, StartError, VaultError, VolumeError};
 use forebay_types::{Action, Blame, Fault, Remedy, Shown};
 use serde::Serialize;
 use std::{
@@ -29,7 +26,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     }
     match error.source() {
         // One of our parsers refused a value. Its message is more specific than clap's.
-        Some(source) => match fault_in(source) {
+        Some(source) => match any_fault_in(source) {
             Some(fault) => print_error(&sentence_of(fault)),
             None => print_error(&source.to_string()),
         },
@@ -125,6 +122,8 @@ impl Error for Failure {
     }
 }
 
+forebay_types::faults! { AllocateError, Failure }
+
 impl Fault for Failure {
     fn remedy(&self) -> Remedy {
         self.remedy.clone()
@@ -149,34 +148,20 @@ pub(crate) fn misconfigured(error: anyhow::Error, remedy: impl Into<Remedy>) -> 
 }
 
 /// Returns the error as a fault if it is one.
-fn fault_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a dyn Fault> {
-    fn of<'a, T: Fault + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a dyn Fault> {
-        error.downcast_ref::<T>().map(|fault| fault as _)
-    }
-    of::<Failure>(error)
-        .or_else(|| of::<ConfigError>(error))
-        .or_else(|| of::<MemoryError>(error))
-        .or_else(|| of::<OpenError>(error))
-        .or_else(|| of::<ControlError>(error))
-        .or_else(|| of::<SocketError>(error))
-        .or_else(|| of::<DashboardError>(error))
-        .or_else(|| of::<TokenError>(error))
-        .or_else(|| of::<StartError>(error))
-        .or_else(|| of::<VolumeError>(error))
-        .or_else(|| of::<JournalError>(error))
-        .or_else(|| of::<VaultError>(error))
-        .or_else(|| of::<AllocateError>(error))
-        .or_else(|| of::<AddressError>(error))
-        .or_else(|| of::<AuthorityError>(error))
-        .or_else(|| of::<ExpressionError>(error))
-        .or_else(|| of::<RulesError>(error))
-        .or_else(|| of::<ClientError>(error))
-        .or_else(|| of::<Problem>(error))
+fn any_fault_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a dyn Fault> {
+    fault_in(error)
+        .or_else(|| forebay_config::fault_in(error))
+        .or_else(|| forebay_backend::fault_in(error))
+        .or_else(|| forebay_control::fault_in(error))
+        .or_else(|| forebay_runtime::fault_in(error))
+        .or_else(|| forebay_power::fault_in(error))
+        .or_else(|| forebay_power::drivers::fault_in(error))
+        .or_else(|| forebay_api::fault_in(error))
 }
 
 /// An error with its causes, and the remedy of the first of them that is a fault.
 pub(crate) fn sentence(error: &anyhow::Error) -> String {
-    let fault = error.chain().find_map(fault_in);
+    let fault = error.chain().find_map(any_fault_in);
     match fault {
         Some(fault) => format!("{error:#}: {}", remedy_of(fault)),
         None => format!("{error:#}"),

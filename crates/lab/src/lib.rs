@@ -3,7 +3,6 @@
 //! - [`sim`]: long random runs with faults, each determined by a seed.
 //! - [`enumerate`]: all short runs of a small machine, with a crash after every step.
 //! - [`replay`], [`trace`], [`policies`]: miss ratios of eviction policies on recorded requests.
-//! - [`partition`]: whether a share of the pool for each volume would give more hits.
 //! - [`experiment`]: the benefit of the cache for its users, on modelled disks.
 //!
 //! The first two compare every read and every state after a crash with an oracle, which knows the
@@ -15,7 +14,6 @@ pub mod experiment;
 mod grid;
 mod harness;
 mod named;
-pub mod partition;
 pub mod policies;
 pub mod replay;
 pub mod sim;

@@ -35,3 +35,5 @@ pub use rules::{Rules, RulesError};
 pub use state::{Critical, NotReady, PowerState, Unknown, evaluate};
 pub use status::{Status, StatusFlag};
 pub use ups::Observation;
+
+forebay_types::faults! { nut::EncodeError, ExpressionError, ReadError, RulesError }

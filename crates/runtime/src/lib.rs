@@ -89,3 +89,9 @@ pub use stats::{
 pub use timeouts::Timeouts;
 pub use warm_up::{WarmLists, WarmUpState, WarmUpStatus};
 pub use write_share::{ShareError, WriteShares};
+
+forebay_types::faults! {
+    service::CalibrateError, JournalError, protect::journal::MissingDevice, PinError,
+    pool::PoolError, RecordError, ResizeError, ShareError, service::Stall, StartError, VaultError,
+    VolumeError
+}

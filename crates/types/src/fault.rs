@@ -200,8 +200,29 @@ impl fmt::Display for Remedy {
     }
 }
 
+/// A [`Fault`] that [`faults`](crate::faults) lists.
+#[doc(hidden)]
+pub trait Listed {}
+
+/// Lists the types of a crate that are a [`Fault`], in a function `fault_in` that recognises them
+/// behind `dyn Error`. A type that is not listed does not compile: its remedy would be lost where
+/// errors have lost their types.
+#[macro_export]
+macro_rules! faults {
+    ($($fault:ty),+ $(,)?) => {
+        $(impl $crate::Listed for $fault {})+
+
+        /// The error as a fault, if it is one of this crate.
+        pub fn fault_in<'a>(
+            error: &'a (dyn ::std::error::Error + 'static),
+        ) -> Option<&'a dyn $crate::Fault> {
+            None$(.or_else(|| error.downcast_ref::<$fault>().map(|fault| fault as _)))+
+        }
+    };
+}
+
 /// An error for the operator. Its message names the object and what is wrong with it.
-pub trait Fault: Error {
+pub trait Fault: Error + Listed {
     /// The remedy.
     fn remedy(&self) -> Remedy;
 
@@ -247,6 +268,8 @@ mod tests {
         }
     }
 
+    crate::faults! { Broken }
+
     impl Fault for Broken {
         fn remedy(&self) -> Remedy {
             Remedy::from("repair it").or(Action::set("vault", "PATH")).or("do without".to_owned())
@@ -260,6 +283,9 @@ mod tests {
         assert_eq!(error.with_causes(), cause);
         let remedy = "repair it, or set vault to PATH, or do without";
         assert_eq!(error.explained(), format!("{cause}: {remedy}"));
+        let found = fault_in(&error).expect("it is listed");
+        assert_eq!(found.remedy().to_string(), remedy);
+        assert!(fault_in(&IoError::Io).is_none());
         let worded = error.remedy().worded(|action| match action {
             Action::Set { setting, value } => format!("use --{setting} {value}"),
             other => panic!("{other}"),

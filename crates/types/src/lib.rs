@@ -1,6 +1,6 @@
 //! The types that all crates of Forebay share: identities, ranges, units, errors and limits.
 //!
-//! The crate is pure and has no dependencies.
+//! The crate is pure.
 
 mod background;
 pub mod backing;
@@ -28,7 +28,7 @@ pub use bytes::Bytes;
 pub use disk::DiskGeometry;
 pub use error::{IoError, IoResult};
 pub use extent::Extent;
-pub use fault::{Action, Alternative, Blame, Fault, Remedy};
+pub use fault::{Action, Alternative, Blame, Fault, Listed, Remedy};
 pub use few::Few;
 pub use geometry::{
     ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,

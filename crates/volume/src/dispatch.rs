@@ -170,7 +170,7 @@ impl<H: Host> Dispatcher<H> {
             let (mut trail, now_us) = (Trail::default(), host.now_us());
             step.record(&mut trail, &self.out, now_us);
             let part = PartState::new(request.range, shard);
-            let parts = Few::one(PartState { segments, is_waiting, trail, ..part });
+            let parts = Few::from_buf([PartState { segments, is_waiting, trail, ..part }]);
             let job = Job::new(token, request, now_us);
             self.jobs.insert(Job { memory, staged, parts, line_hits, ..job });
         }

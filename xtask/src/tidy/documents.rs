@@ -2,12 +2,13 @@
 //! number.
 
 use super::Finding;
-use super::source::is_word;
+use crate::source::is_word;
+use crate::tree::Tree;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The guarantees, and the tests that enforce them.
-pub const SPECIFICATION: &str = "docs/SPECIFICATION.md";
+const SPECIFICATION: &str = "docs/SPECIFICATION.md";
 const DECISIONS: &str = "docs/decisions";
 /// Roots of the paths in the specification.
 const ROOTS: [&str; 3] = ["crates", "scripts", ""];
@@ -37,15 +38,9 @@ pub fn decision(
     }
 }
 
-/// Checks that the files and tests named by the specification exist. `read` returns the text of a
-/// file.
-pub fn specification(
-    text: &str,
-    files: &[PathBuf],
-    read: impl Fn(&Path) -> String,
-    findings: &mut Vec<Finding>,
-) {
-    for (index, line) in text.lines().enumerate() {
+/// Checks that the files and tests named by the specification exist.
+pub fn specification(tree: &Tree, findings: &mut Vec<Finding>) {
+    for (index, line) in tree.text(SPECIFICATION).lines().enumerate() {
         let mut find = |message| {
             findings.push(Finding { file: SPECIFICATION.into(), line: index + 1, message });
         };
@@ -54,11 +49,12 @@ pub fn specification(
         for word in line.split('`').skip(1).step_by(2) {
             if is_path(word) {
                 let mut places = ROOTS.iter().map(|root| Path::new(root).join(word));
-                let place = places.find(|place| files.iter().any(|file| file.starts_with(place)));
+                let place =
+                    places.find(|place| tree.files.iter().any(|(file, _)| file.starts_with(place)));
                 if place.is_none() {
                     find(format!("there is no {word}"));
                 }
-                source = place.filter(|place| files.contains(place)).map(|place| read(&place));
+                source = place.map(|place| tree.text(place)).filter(|text| !text.is_empty());
             } else if is_test_name(word)
                 && let Some(source) = &source
                 && !has_function(source, word)
@@ -94,10 +90,14 @@ mod tests {
     use super::*;
 
     fn of_specification(text: &str) -> Vec<String> {
-        let files = ["crates/engine/src/index.rs", "scripts/clients.sh"].map(PathBuf::from);
-        let read = |_: &Path| "fn a_line_is_found_again() {}\n".to_owned();
+        let files = [
+            ("crates/engine/src/index.rs", "fn a_line_is_found_again() {}\n"),
+            (SPECIFICATION, text),
+            ("scripts/clients.sh", ""),
+        ];
+        let files = files.map(|(file, text)| (file.into(), text.to_owned())).into();
         let mut findings = Vec::new();
-        specification(text, &files, read, &mut findings);
+        specification(&Tree::of(files), &mut findings);
         findings.into_iter().map(|finding| finding.message).collect()
     }
 

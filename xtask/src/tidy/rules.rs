@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Finding;
-use super::source::{Source, is_word};
+use crate::source::{Source, is_word};
 
 /// The widest line, in characters.
 const COLUMNS_MAX: usize = 100;

@@ -2,7 +2,7 @@
 //! what it may wait for.
 
 use super::Finding;
-use super::source::Source;
+use crate::source::Source;
 use std::path::{Path, PathBuf};
 
 /// The page with the table.

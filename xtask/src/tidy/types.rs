@@ -2,10 +2,10 @@
 //! spread over many files, with fields that all of them can reach, is one long file in disguise.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::Finding;
-use super::source::Source;
+use crate::source::Source;
 
 /// Maximum methods of a type, trait implementations included.
 const METHODS_MAX: usize = 60;
@@ -22,7 +22,7 @@ struct Size {
 }
 
 /// Checks the types of a package, all of whose files are given.
-pub fn check(sources: &[(&Path, &Source)], findings: &mut Vec<Finding>) {
+pub fn check(sources: &[(PathBuf, Source)], findings: &mut Vec<Finding>) {
     let mut sizes: BTreeMap<String, Size> = BTreeMap::new();
     for (file, source) in sources {
         for (of, methods) in source.impls() {
@@ -57,9 +57,8 @@ mod tests {
     use super::*;
 
     fn found(text: &str) -> Vec<String> {
-        let source = Source::new(text);
         let mut findings = Vec::new();
-        check(&[(Path::new("a.rs"), &source)], &mut findings);
+        check(&[("a.rs".into(), Source::new(text))], &mut findings);
         findings.iter().map(Finding::to_string).collect()
     }
 

@@ -498,7 +498,7 @@ mod tests {
         let buffer = unsafe { Buffer::new(SECTOR.as_ptr().cast_mut(), SECTOR.len()) };
         let done = Completion::new(Arc::clone(results) as _, chunk);
         let kind = IoKind::Write { fua: false };
-        Io { kind, offset: chunk * CHUNK, len: 512, buffers: Few::one(buffer), done }
+        Io { kind, offset: chunk * CHUNK, len: 512, buffers: Few::from_buf([buffer]), done }
     }
 
     /// Writes one sector of each chunk without waiting.

@@ -30,5 +30,5 @@ pub(crate) fn push_run(runs: &mut Few<IoRun>, offset: u64, segment: Segment, bri
         return;
     }
     let range = ByteRange::new(offset, u64::from(segment.len));
-    runs.push(IoRun { range, segments: Few::one(segment), seals: Vec::new() });
+    runs.push(IoRun { range, segments: Few::from_buf([segment]), seals: Vec::new() });
 }

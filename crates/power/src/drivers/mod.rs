@@ -25,6 +25,8 @@ pub use tls::{Authority, AuthorityError};
 
 use crate::Observation;
 
+forebay_types::faults! { AddressError, AuthorityError }
+
 /// The receiver of observations.
 pub type Sink = Box<dyn FnMut(Observation) + Send>;
 

@@ -297,7 +297,7 @@ impl Ios {
                     let iovecs = io.iovecs[at..at + member.iovecs].iter().copied().collect();
                     at += member.iovecs;
                     let (volume, discard) = (Arc::clone(&io.volume), io.discard.clone());
-                    let purpose = Purpose::Shards(Few::one(member));
+                    let purpose = Purpose::Shards(Few::from_buf([member]));
                     let retry = InFlight::new(volume, io.verb, purpose, iovecs, discard);
                     self.launch(shared, reactor, retry.with_cause(io.cause));
                 }

@@ -135,7 +135,7 @@ impl Shared {
                 let buffer = unsafe { Buffer::new(run.bytes.as_ptr().cast_mut(), len) };
                 let done = Completion::new(wait.clone(), tag as u64);
                 let (kind, offset, len) = (IoKind::Write { fua }, run.offset, len as u64);
-                self.inner.submit(Io { kind, offset, len, buffers: Few::one(buffer), done });
+                self.inner.submit(Io { kind, offset, len, buffers: Few::from_buf([buffer]), done });
             }
             wait.all().into_iter().collect::<IoResult>()?;
         }

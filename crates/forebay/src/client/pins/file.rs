@@ -165,7 +165,7 @@ impl Opened {
         let work = move || {
             let result = match open_volume(&target.listeners, &target.name) {
                 Ok(volume) => compare(&file, &pieces, &volume).map(Ok),
-                Err(error) => Ok(Err(crate::report::sentence(&error))),
+                Err(error) => Ok(Err(format!("{error:#}"))),
             };
             // The command may have given up.
             let _ = sender.send(result);

@@ -84,7 +84,13 @@ impl<'a> Pipe<'a> {
         let memory = unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) };
         let kind = if write { IoKind::Write { fua: false } } else { IoKind::Read };
         let done = Completion::new(Arc::clone(&self.sink) as _, buffer as u64);
-        self.backend.submit(Io { kind, offset: position, len, buffers: Few::one(memory), done });
+        self.backend.submit(Io {
+            kind,
+            offset: position,
+            len,
+            buffers: Few::from_buf([memory]),
+            done,
+        });
     }
 
     /// Waits for the next completion. Returns the buffer, which the caller owns again, and the

@@ -63,6 +63,11 @@ impl Source {
         self.test_lines.iter().filter(|test| !**test).count().saturating_sub(1)
     }
 
+    /// The text, line by line.
+    pub fn lines(&self) -> Vec<String> {
+        lines(&self.text)
+    }
+
     /// The code, line by line, with comments and strings replaced by blanks.
     pub fn code_lines(&self) -> Vec<String> {
         lines(&self.code)
@@ -77,11 +82,7 @@ impl Source {
     pub fn functions(&self) -> Vec<Function> {
         let mut functions = Vec::new();
         for at in self.words("fn") {
-            let name: String = self.code[at + 2..]
-                .iter()
-                .skip_while(|c| c.is_whitespace())
-                .take_while(|c| is_word(**c))
-                .collect();
+            let name = self.word_after(at + 2);
             // A pointer type, `fn(u8)`, has no name.
             if let (false, Some((_, end))) = (name.is_empty(), self.body(at)) {
                 let (first_line, last_line) = (self.line_of(at), self.line_of(end));
@@ -116,14 +117,64 @@ impl Source {
         let mut structs = Vec::new();
         for at in self.words("struct") {
             let line = self.line_of(at);
-            let rest = self.code[at + 6..].iter().skip_while(|c| c.is_whitespace());
-            let name: String = rest.take_while(|c| is_word(**c)).collect();
+            let name = self.word_after(at + 6);
             if let (false, Some((open, end))) = (self.is_test(line), self.body(at)) {
                 let body: String = self.code[open..end].iter().collect();
                 structs.push((name, line, body.matches("pub(").count()));
             }
         }
         structs
+    }
+
+    /// The names of the structs, enums, traits and type aliases outside test code.
+    pub fn types(&self) -> Vec<String> {
+        let mut types = Vec::new();
+        for keyword in ["struct", "enum", "trait", "type"] {
+            for at in self.words(keyword) {
+                let before = &self.code[self.line_starts[self.line_of(at)]..at];
+                // An indented `type` is an associated one.
+                let alias = before.first().is_none_or(|c| *c == 'p');
+                let name = self.word_after(at + keyword.len());
+                if !self.is_test(self.line_of(at))
+                    && !name.is_empty()
+                    && (keyword != "type" || alias)
+                {
+                    types.push(name);
+                }
+            }
+        }
+        types
+    }
+
+    /// The number of closures outside test code that have a name: `let name = |..|`.
+    pub fn named_closures(&self) -> usize {
+        let is_closure = |at: &usize| {
+            let rest = self.code[*at..].iter().take(200).collect::<String>();
+            let value = rest.split(['|', ';', '{']).next().and_then(|start| start.split_once('='));
+            value.is_some_and(|(name, value)| {
+                matches!(value.trim(), "" | "move")
+                    && rest[name.len() + 1 + value.len()..].starts_with('|')
+            })
+        };
+        let lets = self.words("let").into_iter().filter(|at| !self.is_test(self.line_of(*at)));
+        lets.filter(is_closure).count()
+    }
+
+    /// The paths outside test code that begin with `crate::` or `super::`.
+    pub fn local_paths(&self) -> Vec<String> {
+        let mut paths = self.uses();
+        for at in ["crate", "super"].iter().flat_map(|word| self.words(word)) {
+            // The rest of a longer path was found with its beginning.
+            if at == 0 || self.code[at - 1] != ':' {
+                let path = self.code[at..].iter().take_while(|c| is_word(**c) || **c == ':');
+                paths.push((self.line_of(at), path.collect()));
+            }
+        }
+        paths.retain(|(line, path)| {
+            let head = path.split_once("::").map_or("", |(head, _)| head);
+            matches!(head, "crate" | "super") && !path.ends_with(':') && !self.is_test(*line)
+        });
+        paths.into_iter().map(|(_, path)| path).collect()
     }
 
     /// The imported paths, each in full, with the line (from 0) of its `use`.
@@ -196,6 +247,12 @@ impl Source {
                 && self.code.get(end).is_none_or(|c| !is_word(*c))
         };
         (0..(self.code.len() + 1).saturating_sub(word.len())).filter(word_at).collect()
+    }
+
+    /// The word that follows a position, perhaps after blanks; empty if there is none.
+    fn word_after(&self, at: usize) -> String {
+        let rest = self.code[at..].iter().skip_while(|c| c.is_whitespace());
+        rest.take_while(|c| is_word(**c)).collect()
     }
 
     /// The line (from 0) of a position in the text.
@@ -490,6 +547,33 @@ fn f<'a>(x: &'a str) {} let g = '\u{41}'; let h = br"unsafe"; let var = c"unsafe
                     #[cfg(test)]\nimpl Shard { fn t() {} }\n";
         let impls = Source::new(text).impls();
         assert_eq!(impls, [("Shard".to_owned(), 2), ("Shard".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn types_are_those_that_a_module_defines() {
+        let text = "pub struct A;\nenum B<T> {}\ntype C = u8;\n\
+                    pub(crate) trait D {\n    type E;\n}\n\
+                    impl D for B<u8> {\n    type E = u8;\n}\n\
+                    #[cfg(test)]\nstruct F;\n// struct G\n";
+        assert_eq!(Source::new(text).types(), ["A", "B", "D", "C"]);
+    }
+
+    #[test]
+    fn closures_with_a_name_are_counted() {
+        let text = "fn f() {\n    let a = |x| x;\n    let mut b: Box<dyn Fn()> = move || {};\n\
+                    let c = { 1 };\n let d = x | y;\n let e = map(|x| x);\n\
+                    let Some(1 | 2) = z else {};\n}\n\
+                    #[test]\nfn g() { let a = |x| x; }\n";
+        assert_eq!(Source::new(text).named_closures(), 2);
+    }
+
+    #[test]
+    fn paths_in_the_crate_are_found_in_imports_and_code() {
+        let text = "use crate::{a::B, c};\nuse std::fs;\n\
+                    pub(crate) fn f() -> super::super::D { crate::e::F::g() }\n\
+                    #[test]\nfn g() { crate::h::i() }\n";
+        let paths = Source::new(text).local_paths();
+        assert_eq!(paths, ["crate::a::B", "crate::c", "crate::e::F::g", "super::super::D"]);
     }
 
     #[test]
