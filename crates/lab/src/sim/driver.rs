@@ -66,6 +66,9 @@ impl Simulation {
         plan.adapt_to_bug(options.sabotage, options.operations);
         // Separate generators: blocks and resizes do not change the other draws of a seed.
         plan.draw_blocks(&mut Dice::new(options.seed.rotate_left(48) ^ 0xb10c));
+        if options.sabotage.is_none() {
+            plan.draw_both(&mut Dice::new(options.seed.rotate_left(56) ^ 0xb074));
+        }
         let mut resize_dice = Dice::new(options.seed.rotate_left(40) ^ 0x51ab);
         plan.draw_resizes(&mut resize_dice, sizes_itself(options.seed));
         let clients = Client::all(&plan, &mut dice);
@@ -133,7 +136,7 @@ impl Simulation {
             self.crash_before_mark();
             if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.run.report.operations) {
                 let (_, power) = self.crashes.pop().expect("there is one");
-                let has_ups = !self.world.run.plan.ups_volumes().is_empty();
+                let has_ups = !self.world.ups_volumes().is_empty();
                 if has_ups && !self.world.power.fails_unbridged(&self.world.run) {
                     self.lose_mains();
                 } else {
@@ -171,9 +174,10 @@ impl Simulation {
         if !self.world.journal.is_recording_failure() {
             return;
         }
+        let has_ups = !self.world.ups_volumes().is_empty();
         match self.world.run.dice.below(300) {
-            0 if self.world.run.plan.ups_volumes().is_empty() => self.crash(Crash::Power),
-            1 if self.world.run.plan.ups_volumes().is_empty() => self.crash(Crash::Process),
+            0 if !has_ups => self.crash(Crash::Power),
+            1 if !has_ups => self.crash(Crash::Process),
             2 => self.world.kill.schedule(&mut self.world.run),
             _ => {}
         }
@@ -188,8 +192,10 @@ impl Simulation {
         self.world.kill.is_dead()
     }
 
+    /// Whether only memory has data that a failed journal held, and no UPS protects it.
     fn is_draining(&self) -> bool {
-        !self.world.journal.undrained().is_empty()
+        let plan = &self.world.run.plan;
+        self.world.journal.undrained().iter().any(|&volume| !plan.volume(volume).ups)
     }
 
     pub(crate) fn is_ok(&self) -> bool {
@@ -305,8 +311,8 @@ impl Simulation {
 
     /// Submits the requests that follow from the state of the UPS.
     fn maintain_power(&mut self) {
-        let World { run, shards, power, requests, expected, .. } = &mut self.world;
-        for (volume, kind) in power.tick(run, shards, requests, expected) {
+        let World { run, shards, power, requests, expected, journal, .. } = &mut self.world;
+        for (volume, kind) in power.tick(run, shards, requests, expected, journal.is_abandoned()) {
             if !self.world.requests.has_internal_request(volume) {
                 self.submit_anywhere(INTERNAL, volume, kind, WHOLE);
             }
@@ -317,20 +323,24 @@ impl Simulation {
     fn lose_mains(&mut self) {
         self.world.kill.cancel();
         self.world.journal.spare();
+        let volumes = self.world.ups_volumes();
+        let is_left = |volume: &VolumeId| self.world.journal.has(*volume);
+        let without_journal = u64::from(volumes.iter().any(is_left));
+        self.world.run.report.dumps_without_journal += without_journal;
         if !self.world.run.strikes_always(Sabotage::HaltLate) {
-            self.world.power.halt();
+            self.world.power.halt(&volumes);
         }
         self.run_some_events();
         for shard in 0..self.world.shards.len() {
-            for volume in self.world.run.plan.ups_volumes() {
+            for &volume in &volumes {
                 let World { run, shards, power, .. } = &mut self.world;
                 power.dump_lines(run, &shards[shard], volume);
                 self.run_some_events();
             }
         }
-        self.world.power.halt();
+        self.world.power.halt(&volumes);
         if !self.world.run.strikes_always(Sabotage::SkipPowerFlush) {
-            for volume in self.world.run.plan.ups_volumes() {
+            for volume in volumes {
                 self.world.device.disk_mut(volume).flush();
             }
         }
@@ -452,7 +462,7 @@ impl Simulation {
         }
         let found = world.journal.crash(run, expected);
         let image = |volume: VolumeId| match &found {
-            _ if run.plan.volume(volume).ups => world.power.vault_image(volume),
+            _ if world.power.holds(volume) => world.power.vault_image(volume),
             Some(found) => world.journal.image(found, volume),
             None => Vec::new(),
         };
@@ -487,8 +497,9 @@ impl Simulation {
                 world.journal.drain_to(&found, &mut world.device);
                 found.drop_records();
                 assert!(world.journal.resume(&world.run, &found), "an empty log can be resumed");
-                let volumes = to_restore.iter_mut().zip(&world.run.plan.volumes);
-                volumes.filter(|(_, plan)| !plan.ups).for_each(|(drained, _)| drained.clear());
+                let volumes = to_restore.iter_mut().zip(world.run.plan.volume_ids());
+                let drained = volumes.filter(|(_, volume)| !world.power.holds(*volume));
+                drained.for_each(|(image, _)| image.clear());
             }
         }
         if to_restore.iter().any(|extents| !extents.is_empty()) || resumed {
@@ -512,8 +523,8 @@ impl Simulation {
     /// Destages the content of the vault, then empties it. Returns false if the process crashed
     /// meanwhile; then the next one has done it.
     fn empty_vaults(&mut self) -> bool {
-        for volume in self.world.run.plan.ups_volumes() {
-            if self.world.power.vault_image(volume).is_empty() || !self.is_ok() {
+        for volume in self.world.run.plan.volume_ids() {
+            if !self.world.power.holds(volume) || !self.is_ok() {
                 continue;
             }
             if self.world.run.strikes_always(Sabotage::EmptyVaultEarly) {

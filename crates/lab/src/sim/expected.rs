@@ -183,7 +183,7 @@ impl Expected {
     pub(crate) fn accept_losses(&mut self, plan: &Plan, contents: &[Vec<u64>]) {
         self.end_adoption();
         for (volume, content) in plan.volume_ids().into_iter().zip(contents) {
-            let has_ups = plan.volume(volume).ups;
+            let has_ups = plan.is_ups_only(volume, false);
             let oracle = &mut self.volumes[usize::from(volume.0)].oracle;
             let is_accepted = |sector| has_ups || self.losses.is_unrecoverable(volume, sector);
             for &sector in self.losses.of(volume).keys().filter(|sector| is_accepted(**sector)) {

@@ -73,7 +73,7 @@ pub(crate) struct VolumePlan {
     pub block_sectors: u64,
     pub mode: Mode,
     pub journal: bool,
-    /// Whether it has a UPS; never together with a journal.
+    /// Whether a UPS protects it while no journal does.
     pub ups: bool,
     pub ordered: bool,
     pub streams: bool,
@@ -100,8 +100,12 @@ pub(crate) struct DevicePlan {
 
 impl VolumePlan {
     fn describe(&self) -> String {
-        let kept = [(self.journal, " in a journal"), (self.ups, " under a UPS")];
-        let kept = kept.iter().find(|(is_so, _)| *is_so).map_or("", |(_, text)| *text);
+        let kept = match (self.journal, self.ups) {
+            (true, true) => " in a journal and under a UPS",
+            (true, false) => " in a journal",
+            (false, true) => " under a UPS",
+            (false, false) => "",
+        };
         let block_bytes = self.block_bytes();
         format!("{} sectors in blocks of {block_bytes}, {}{kept}", self.sectors, self.mode)
     }
@@ -143,9 +147,35 @@ impl Plan {
         volume.stripes.split(request.range).map(whole).collect()
     }
 
-    /// The volumes with a UPS.
-    pub(crate) fn ups_volumes(&self) -> Vec<VolumeId> {
-        self.volume_ids().into_iter().filter(|&volume| self.volume(volume).ups).collect()
+    /// The volumes that only a UPS protects, which includes those of an abandoned journal.
+    pub(crate) fn ups_volumes(&self, is_abandoned: bool) -> Vec<VolumeId> {
+        let mut volumes = self.volume_ids();
+        volumes.retain(|&id| self.is_ups_only(id, is_abandoned));
+        volumes
+    }
+
+    /// Whether only a UPS protects a volume.
+    pub(crate) fn is_ups_only(&self, volume: VolumeId, is_abandoned: bool) -> bool {
+        let volume = self.volume(volume);
+        volume.ups && (is_abandoned || !volume.journal)
+    }
+
+    /// Whether a volume has both a journal and a UPS.
+    pub(crate) fn has_both(&self) -> bool {
+        self.volumes.iter().any(|volume| volume.journal && volume.ups)
+    }
+
+    /// Gives a UPS to some volumes with a journal, if power failures are bridged.
+    pub(crate) fn draw_both(&mut self, dice: &mut Dice) {
+        if self.power.fails_unbridged || !dice.chance(400_000) {
+            return;
+        }
+        for volume in &mut self.volumes {
+            volume.ups |= volume.journal && dice.chance(700_000);
+        }
+        if self.has_both() {
+            self.journal.error = self.journal.error.max(dice.pick(&[0, 5_000, 30_000]));
+        }
     }
 
     /// Whether clients of the same volume continue at a common position, like those of one program.

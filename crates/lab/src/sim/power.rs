@@ -64,8 +64,8 @@ pub(crate) struct Power {
     /// The gate has closed, and the disks have not been flushed since the last dirty data was
     /// destaged.
     sync_due: bool,
-    /// Writes are no longer acknowledged.
-    halted: bool,
+    /// The volumes whose writes are no longer acknowledged.
+    halted: Vec<VolumeId>,
     /// For each volume, the content of sectors by number.
     vault: Vec<BTreeMap<u64, u64>>,
 }
@@ -77,7 +77,7 @@ impl Power {
             is_open: false,
             closed: Some(0),
             sync_due: true,
-            halted: false,
+            halted: Vec::new(),
             vault: vec![BTreeMap::new(); volumes],
         }
     }
@@ -122,10 +122,16 @@ impl Power {
     }
 
     /// Records a successful flush of a client.
-    pub(crate) fn end_flush(&self, run: &Run, expected: &mut Expected, pending: &PendingRequest) {
+    pub(crate) fn end_flush(
+        &self,
+        run: &Run,
+        expected: &mut Expected,
+        pending: &PendingRequest,
+        is_abandoned: bool,
+    ) {
         let (volume, submitted) = (pending.request.volume, pending.submitted);
         let is_kept = run.plan.power.fails_unbridged
-            && run.plan.volume(volume).ups
+            && run.plan.is_ups_only(volume, is_abandoned)
             && !self.was_closed(submitted);
         match is_kept {
             true => expected.flush_kept(volume, submitted),
@@ -141,9 +147,10 @@ impl Power {
         expected: &mut Expected,
         pending: &PendingRequest,
         result: IoResult,
+        is_abandoned: bool,
     ) {
         let (volume, submitted) = (pending.request.volume, pending.submitted);
-        if !run.plan.volume(volume).ups || !self.was_closed(submitted) {
+        if !run.plan.is_ups_only(volume, is_abandoned) || !self.was_closed(submitted) {
             return;
         }
         match result {
@@ -152,19 +159,18 @@ impl Power {
         }
     }
 
-    /// Stops the acknowledgement of changes, because power is about to be lost.
-    pub(crate) const fn halt(&mut self) {
-        self.halted = true;
+    /// Stops the acknowledgement of changes to these volumes, because power is about to be lost.
+    pub(crate) fn halt(&mut self, volumes: &[VolumeId]) {
+        self.halted = volumes.to_vec();
     }
 
     pub(crate) const fn is_halted(&self) -> bool {
-        self.halted
+        !self.halted.is_empty()
     }
 
     /// The result that the client of a request receives.
-    pub(crate) fn unless_halted(&self, run: &Run, request: Request, result: IoResult) -> IoResult {
-        let has_ups = run.plan.volume(request.volume).ups;
-        let refused = self.halted && is_change(request.kind) && has_ups;
+    pub(crate) fn unless_halted(&self, request: Request, result: IoResult) -> IoResult {
+        let refused = is_change(request.kind) && self.halted.contains(&request.volume);
         if refused { result.and(Err(IoError::Shutdown)) } else { result }
     }
 
@@ -175,9 +181,10 @@ impl Power {
         shards: &[PooledShard],
         requests: &Requests,
         expected: &mut Expected,
+        is_abandoned: bool,
     ) -> Vec<(VolumeId, RequestKind)> {
-        let volumes = run.plan.ups_volumes();
-        if volumes.is_empty() || self.halted {
+        let volumes = run.plan.ups_volumes(is_abandoned);
+        if volumes.is_empty() || self.is_halted() {
             return Vec::new();
         }
         let plan = run.plan.power;
@@ -224,6 +231,11 @@ impl Power {
                 }
             }
         }
+    }
+
+    /// Whether the vault holds data of a volume.
+    pub(crate) fn holds(&self, volume: VolumeId) -> bool {
+        !self.vault[usize::from(volume.0)].is_empty()
     }
 
     /// The content of the vault of a volume.

@@ -108,7 +108,7 @@ impl Simulation {
                 }
                 // With a UPS, power is not lost before the dump.
                 if self.may_lose_pool()
-                    && self.world.run.plan.ups_volumes().is_empty()
+                    && self.world.ups_volumes().is_empty()
                     && self.dies_in_recovery(self.world.run.plan.crash_in_recovery)
                 {
                     return false;

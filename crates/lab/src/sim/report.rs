@@ -133,6 +133,8 @@ report! {
     journal_no_space,
     /// Journals that failed.
     journal_failures,
+    /// Dumps of volumes whose journal had failed.
+    dumps_without_journal,
     /// Requests that failed because power was failing.
     halted,
     /// Devices of mirrored journals that failed.
@@ -200,10 +202,11 @@ impl fmt::Display for SimReport {
         )?;
         let Self { journal_writes, journal_failures, journal_losses, .. } = self;
         let Self { degraded_starts, journal_rewritten, restored_extents, .. } = self;
+        let Self { dumps_without_journal, .. } = self;
         writeln!(
             f,
-            "journal devices: {journal_writes} writes, {journal_failures} journals failed; \
-             mirrors: {journal_losses} devices lost, {degraded_starts} starts with one, \
+            "journal devices: {journal_writes} writes, {journal_failures} journals failed, \
+             {dumps_without_journal} dumps without them; mirrors: {journal_losses} devices lost, {degraded_starts} starts with one, \
              {journal_rewritten} rewritten; {restored_extents} extents restored"
         )?;
         let Self { damaged_lines, lost_sectors, regained_sectors, .. } = self;

@@ -294,7 +294,7 @@ impl World {
             return;
         };
         let Request { volume, kind, range } = pending.request;
-        let result = power.unless_halted(run, pending.request, reply.result);
+        let result = power.unless_halted(pending.request, reply.result);
         let (moment, reply) = (run.moment(), Reply { result, ..reply });
         run.log_event(volume.0, range, || {
             format!("{moment}: {kind:?} {range} version {} answered: {result:?}", pending.version)
@@ -316,15 +316,17 @@ impl World {
             RequestKind::Read if result.is_ok() => {
                 requests.take_bytes(run, shards, expected, pending, reply);
             }
-            RequestKind::Flush if result.is_ok() => power.end_flush(run, expected, &pending),
+            RequestKind::Flush if result.is_ok() => {
+                power.end_flush(run, expected, &pending, journal.is_abandoned());
+            }
             RequestKind::Destage if result.is_ok() => expected.flush(volume, pending.submitted),
             RequestKind::Checkpoint { .. } => {
                 journal.destaged(run, shards, &pending, result);
-                power.end_drain(run, expected, &pending, result);
+                power.end_drain(run, expected, &pending, result, journal.is_abandoned());
             }
             RequestKind::Sync => {
                 journal.disk_flushed(run, volume, result);
-                power.end_drain(run, expected, &pending, result);
+                power.end_drain(run, expected, &pending, result, journal.is_abandoned());
             }
             RequestKind::Read
             | RequestKind::Flush
@@ -347,7 +349,7 @@ impl World {
         let (plan, state) = (self.run.plan.volume(volume), &self.volumes[usize::from(volume.0)]);
         let ack = plan.journal && self.journal.keeps_each_write();
         let promise = match kind {
-            _ if plan.ups => self.power.promise(&self.run, pending, state),
+            _ if self.is_ups_only(volume) => self.power.promise(&self.run, pending, state),
             RequestKind::Write { fua: false }
                 if state.is_through_since(pending.submitted) && !ack =>
             {
@@ -409,6 +411,15 @@ impl World {
         run.report.regained_sectors += 1;
         let moment = run.next_moment();
         self.expected.end_loss(run, volume, range, moment);
+    }
+
+    /// The volumes that only the UPS protects now.
+    pub(crate) fn ups_volumes(&self) -> Vec<VolumeId> {
+        self.run.plan.ups_volumes(self.journal.is_abandoned())
+    }
+
+    fn is_ups_only(&self, volume: VolumeId) -> bool {
+        self.run.plan.is_ups_only(volume, self.journal.is_abandoned())
     }
 
     pub(crate) fn stripes_of(&self, volume: VolumeId) -> Stripes {
