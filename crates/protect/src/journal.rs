@@ -10,11 +10,22 @@ use forebay_format::journal::RecordKind;
 use forebay_journal::{Admission, Entry, Log, LogWrite, Notification, RecordOutcome};
 use forebay_types::{IoError, IoResult};
 
+/// Data that checkpoints left in the journal because a disk did not take it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptStatus {
+    /// Bytes copied forward: recorded once more, at the end of the log.
+    pub forward_bytes: u64,
+    /// Checkpoints that found no space to copy forward, and kept the old records instead.
+    pub fences: u64,
+}
+
 /// The state of an open journal.
 #[derive(Debug)]
 pub struct JournalState<B> {
     /// The log. The driver executes its writes, and reports them here.
     pub log: Log<B, PartId>,
+    /// Counts what retentions left in the journal.
+    pub(crate) kept: KeptStatus,
     /// Numbers of the volumes that are served. Once the log has failed, their writes may be
     /// acknowledged without it.
     serving: Vec<u16>,
@@ -28,8 +39,13 @@ pub struct JournalState<B> {
 impl<B: AsRef<[u8]> + AsMut<[u8]>> JournalState<B> {
     /// A journal with this log, which serves no volume yet.
     pub fn new(log: Log<B, PartId>) -> Self {
-        let (serving, answers, notifications) = Default::default();
-        Self { log, serving, is_failure_recorded: false, answers, notifications }
+        let (serving, answers, notifications, kept) = Default::default();
+        Self { log, kept, serving, is_failure_recorded: false, answers, notifications }
+    }
+
+    /// Data that checkpoints left in the journal because a disk did not take it.
+    pub const fn kept(&self) -> KeptStatus {
+        self.kept
     }
 
     /// Whether the journal has failed and that is recorded: its records are void.

@@ -5,6 +5,7 @@
 //! - [`JournalState`] is a journal as its volumes use it: it turns the notes of the shards into
 //!   records and the progress of the log into answers, and holds the answers back while a failure
 //!   of the journal is not recorded elsewhere.
+//! - [`Retention`] keeps in the journal what a disk did not take.
 //! - [`PowerGate`] limits the dirty data under UPS protection.
 //!
 //! This crate has no clock, thread, file or device. The runtime and the simulator drive it: what is
@@ -13,7 +14,9 @@
 mod admission;
 mod gate;
 mod journal;
+mod retention;
 
 pub use admission::{admission, protection};
 pub use gate::PowerGate;
-pub use journal::JournalState;
+pub use journal::{JournalState, KeptStatus};
+pub use retention::{Retention, RetentionStep, StuckLine, fence, runs_of};

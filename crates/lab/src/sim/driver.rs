@@ -4,6 +4,7 @@ use super::SimOptions;
 use super::clients::{Client, Payloads};
 use super::device::disk::sectors_of;
 use super::plan::{self, Plan};
+use super::power::ups_volumes;
 use super::run::{Event, Run};
 use super::sizing::sizes_itself;
 use super::volume::Volume;
@@ -136,7 +137,7 @@ impl Simulation {
             self.crash_before_mark();
             if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.run.report.operations) {
                 let (_, power) = self.crashes.pop().expect("there is one");
-                let has_ups = !self.world.ups_volumes().is_empty();
+                let has_ups = !ups_volumes(&self.world).is_empty();
                 if has_ups && !self.world.power.fails_unbridged(&self.world.run) {
                     self.lose_mains();
                 } else {
@@ -174,7 +175,7 @@ impl Simulation {
         if !self.world.journal.is_recording_failure() {
             return;
         }
-        let has_ups = !self.world.ups_volumes().is_empty();
+        let has_ups = !ups_volumes(&self.world).is_empty();
         match self.world.run.dice.below(300) {
             0 if !has_ups => self.crash(Crash::Power),
             1 if !has_ups => self.crash(Crash::Process),
@@ -323,10 +324,9 @@ impl Simulation {
     fn lose_mains(&mut self) {
         self.world.kill.cancel();
         self.world.journal.spare();
-        let volumes = self.world.ups_volumes();
-        let is_left = |volume: &VolumeId| self.world.journal.has(*volume);
-        let without_journal = u64::from(volumes.iter().any(is_left));
-        self.world.run.report.dumps_without_journal += without_journal;
+        let volumes = ups_volumes(&self.world);
+        let has_failed = volumes.iter().any(|&volume| self.world.journal.has(volume));
+        self.world.run.report.dumps_without_journal += u64::from(has_failed);
         if !self.world.run.strikes_always(Sabotage::HaltLate) {
             self.world.power.halt(&volumes);
         }

@@ -15,6 +15,7 @@ use super::expected::Expected;
 use super::requests::{PendingRequest, Requests};
 use super::run::Run;
 use super::volume::Volume;
+use super::world::World;
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::oracle::{Promise, is_change};
@@ -53,6 +54,11 @@ impl PowerPlan {
             fails_unbridged: false,
         }
     }
+}
+
+/// The volumes that only the UPS protects now.
+pub(crate) fn ups_volumes(world: &World) -> Vec<VolumeId> {
+    world.run.plan.ups_volumes(world.journal.is_abandoned())
 }
 
 /// The UPS, and the vault of each volume that has one.

@@ -3,6 +3,7 @@
 //! with and without its pool.
 
 use super::driver::Simulation;
+use super::power::ups_volumes;
 use super::world::World;
 use crate::harness::Sabotage;
 use forebay_engine::LineKey;
@@ -108,7 +109,7 @@ impl Simulation {
                 }
                 // With a UPS, power is not lost before the dump.
                 if self.may_lose_pool()
-                    && self.world.ups_volumes().is_empty()
+                    && ups_volumes(&self.world).is_empty()
                     && self.dies_in_recovery(self.world.run.plan.crash_in_recovery)
                 {
                     return false;

@@ -190,25 +190,7 @@ impl fmt::Display for SimReport {
         )?;
         self.fmt_sizing(f)?;
         self.fmt_cache(f)?;
-        let Self { checkpoints, forward_sectors, fences, failed_starts, repeated_starts, .. } =
-            self;
-        let Self { journal_unneeded, journal_refused, journal_no_space, .. } = self;
-        writeln!(
-            f,
-            "journal: {checkpoints} checkpoints, {forward_sectors} sectors recorded again and \
-             {fences} fences; {journal_unneeded} changes needed no record, {journal_refused} got \
-             none for lack of space, {journal_no_space} failed for lack of space; {failed_starts} \
-             starts failed on a full journal, and {repeated_starts} when it failed"
-        )?;
-        let Self { journal_writes, journal_failures, journal_losses, .. } = self;
-        let Self { degraded_starts, journal_rewritten, restored_extents, .. } = self;
-        let Self { dumps_without_journal, .. } = self;
-        writeln!(
-            f,
-            "journal devices: {journal_writes} writes, {journal_failures} journals failed, \
-             {dumps_without_journal} dumps without them; mirrors: {journal_losses} devices lost, {degraded_starts} starts with one, \
-             {journal_rewritten} rewritten; {restored_extents} extents restored"
-        )?;
+        self.fmt_journal(f)?;
         let Self { damaged_lines, lost_sectors, regained_sectors, .. } = self;
         let Self { adopted_lost_sectors, adopters_killed, .. } = self;
         let VolumeCounters { corrected_lines, refetched_lines, lost_lines, .. } = self.counters;
@@ -233,6 +215,30 @@ impl fmt::Display for SimReport {
 }
 
 impl SimReport {
+    fn fmt_journal(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { checkpoints, forward_sectors, fences, failed_starts, repeated_starts, .. } =
+            self;
+        let Self { journal_unneeded, journal_refused, journal_no_space, .. } = self;
+        writeln!(
+            f,
+            "journal: {checkpoints} checkpoints, {forward_sectors} sectors recorded again and \
+             {fences} fences; {journal_unneeded} changes needed no record, {journal_refused} got \
+             none for lack of space, {journal_no_space} failed for lack of space; {failed_starts} \
+             starts failed on a full journal, and {repeated_starts} when it failed"
+        )?;
+        let Self {
+            journal_writes, journal_failures, journal_losses, dumps_without_journal, ..
+        } = self;
+        let Self { degraded_starts, journal_rewritten, restored_extents, .. } = self;
+        writeln!(
+            f,
+            "journal devices: {journal_writes} writes, {journal_failures} journals failed, \
+             {dumps_without_journal} dumps without them; mirrors: {journal_losses} devices lost, \
+             {degraded_starts} starts with one, {journal_rewritten} rewritten; {restored_extents} \
+             extents restored"
+        )
+    }
+
     fn fmt_sizing(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { size_samples, size_shrinks, size_minimums, size_growths, .. } = self;
         let Self { size_regrowths, wrong_figures, missing_figures, size_settings, .. } = self;

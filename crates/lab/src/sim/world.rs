@@ -348,8 +348,11 @@ impl World {
         let Request { volume, kind, .. } = pending.request;
         let (plan, state) = (self.run.plan.volume(volume), &self.volumes[usize::from(volume.0)]);
         let ack = plan.journal && self.journal.keeps_each_write();
+        let is_abandoned = self.journal.is_abandoned();
         let promise = match kind {
-            _ if self.is_ups_only(volume) => self.power.promise(&self.run, pending, state),
+            _ if self.run.plan.is_ups_only(volume, is_abandoned) => {
+                self.power.promise(&self.run, pending, state)
+            }
             RequestKind::Write { fua: false }
                 if state.is_through_since(pending.submitted) && !ack =>
             {
@@ -411,15 +414,6 @@ impl World {
         run.report.regained_sectors += 1;
         let moment = run.next_moment();
         self.expected.end_loss(run, volume, range, moment);
-    }
-
-    /// The volumes that only the UPS protects now.
-    pub(crate) fn ups_volumes(&self) -> Vec<VolumeId> {
-        self.run.plan.ups_volumes(self.journal.is_abandoned())
-    }
-
-    fn is_ups_only(&self, volume: VolumeId) -> bool {
-        self.run.plan.is_ups_only(volume, self.journal.is_abandoned())
     }
 
     pub(crate) fn stripes_of(&self, volume: VolumeId) -> Stripes {

@@ -11,10 +11,10 @@
 //! thread for each burst of queries.
 
 use crate::locks::Lock;
-use crate::protect::journal::runs_of;
 use crate::shared::{Inbox, Message, Shards, Volume};
 use forebay_engine::dirty_lines_in;
 use forebay_frontend::ExtentQuery;
+use forebay_protect::runs_of;
 use forebay_threads::{Thread, contain};
 use forebay_types::{ByteRange, Extent, VolumeId};
 use std::collections::VecDeque;

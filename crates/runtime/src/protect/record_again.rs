@@ -11,12 +11,12 @@
 
 use crate::error::VolumeError;
 use crate::protect::adopt::PoolVolumes;
-use crate::protect::journal::runs_of;
 use crate::protect::patrol::verify_locked;
 use crate::protect::restore::Restorer;
 use crate::shared::{JournalUse, Shared, Volume};
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_engine::{LineKey, Verdict};
+use forebay_protect::runs_of;
 use forebay_types::{IoError, IoResult, LINE_BYTES};
 use std::sync::mpsc;
 use std::time::Instant;

@@ -23,11 +23,10 @@ use crate::harness::shard::PooledShard;
 use forebay_engine::{Answer, Note, Outcome, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
 use forebay_journal::{Admission, Extent, Found, Image, Log, LogWrite, Mark, Source};
-use forebay_protect::JournalState;
+use forebay_protect::{JournalState, Retention};
 use forebay_types::{Durability, IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::worker_of;
 use media::Media;
-use stuck::Stuck;
 
 /// The maximum time to record that a device is lost, or that the journal has failed.
 const RECORD_US_MAX: u64 = 20_000;
@@ -116,7 +115,7 @@ pub(crate) struct Journal {
     /// Volumes with a checkpoint in progress, by their numbers in the journal.
     checkpoints: Vec<u16>,
     /// Data that failed checkpoints left dirty, until the journal has retained it.
-    stuck: Vec<Stuck>,
+    stuck: Vec<(VolumeId, Retention)>,
     /// Volumes whose dirty data has not been destaged since the journal failed.
     undrained: Vec<VolumeId>,
     failed_at: u32,

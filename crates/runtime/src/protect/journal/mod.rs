@@ -33,14 +33,13 @@ pub use devices::MemberRecord;
 pub(crate) use devices::Reader;
 pub(crate) use error::{ERASE_FOR_NEW, ERASE_UNNEEDED, NAME_ANOTHER, remedy_for_recovery};
 pub use error::{JournalError, MissingDevice};
+pub use forebay_protect::KeptStatus;
 pub use patrol::JournalPatrol;
 pub use recovery::VoidRecords;
 pub use reliance::JournalRecord;
 pub(crate) use reliance::NoJournalRecord;
 pub use settings::{JournalSettings, OnFailure, VolumeJournal};
 pub use status::JournalStatus;
-pub use stuck::KeptStatus;
-pub(crate) use stuck::runs_of;
 
 use crate::locks::{LazyCondvar, Lock, Locked, order};
 use crate::protect::presence::Presence;
@@ -112,7 +111,6 @@ pub struct Journal {
     on_failure: OnFailure,
     inboxes: Vec<Arc<Inbox>>,
     shared: Weak<Shared>,
-    kept: stuck::Kept,
     regain: regain::Regain,
     patrol: patrol::Patrol,
     /// Latencies of the writes to the log, recorded by the journal's thread.
@@ -176,7 +174,6 @@ impl Journal {
             on_failure,
             inboxes,
             shared: Arc::downgrade(shared),
-            kept: stuck::Kept::default(),
             regain: regain::Regain::default(),
             patrol: patrol::Patrol::default(),
             commits: Histogram::default(),

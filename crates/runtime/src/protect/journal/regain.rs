@@ -6,13 +6,14 @@
 //! bytes into the sectors' slots, unless they were written again meanwhile.
 
 use super::Journal;
-use super::stuck::{StuckLine, stuck_lines};
+use super::stuck::stuck_lines;
 use crate::locks::Lock;
 use crate::protect::patrol::restore_sectors;
 use crate::shared::Shared;
 use forebay_engine::LineKey;
 use forebay_format::journal::{BLOCK_BYTES, Record};
 use forebay_journal::{Extent, FoundRecord, Image, Source};
+use forebay_protect::StuckLine;
 use forebay_threads::Thread;
 use forebay_types::{IoError, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use std::collections::{BTreeMap, VecDeque};

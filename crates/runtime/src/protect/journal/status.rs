@@ -45,7 +45,7 @@ impl Journal {
             displaced: self.presence.iter().find_map(Presence::displaced),
             degraded: self.degraded(&state.core.log),
             usage: state.core.log.usage(),
-            kept: self.kept.status(),
+            kept: state.core.kept(),
             patrol: self.patrol.status(),
             commits: self.commits.copy(),
         }

@@ -1,23 +1,17 @@
-//! Data of a checkpoint that a disk rejects, or that is lost in memory.
-//!
-//! A bad sector, or memory damaged beyond repair, leaves lines dirty permanently, and the records
-//! that hold them would keep every later record from being reclaimed. So when a checkpoint has
-//! failed, the disk is flushed; it then has everything that is not still dirty. The rest is
-//! recorded once more at the end of the log (copied forward), and the checkpoint succeeds. Where
-//! the log has no space for that, a fence records which of the older records are still live
-//! (`journal/src/log/space.rs`).
+//! Data of a checkpoint that a disk rejects, or that is lost in memory: the thread that carries out
+//! the steps of a [`Retention`].
 
 use super::{Journal, regain};
 use crate::pool::MappedLines;
 use crate::protect::patrol::verify_locked;
 use crate::shared::{Message, Shared};
 use forebay_backend::AlignedBuffer;
-use forebay_engine::{LineKey, Shard, Verdict};
+use forebay_engine::{Shard, Verdict};
 use forebay_format::journal::RecordKind;
-use forebay_journal::{Admission, Entry, RecordOutcome, is_durable_before};
+use forebay_journal::{Entry, RecordOutcome, is_durable_before};
+use forebay_protect::{Retention, RetentionStep, StuckLine, fence, runs_of};
 use forebay_threads::Thread;
-use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
-use std::sync::atomic::{AtomicU64, Ordering};
+use forebay_types::{IoError, IoResult, LINE_BYTES, VolumeId};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -26,59 +20,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Attempts of a start to record a fence: about five seconds.
 const FENCE_TRIES_MAX: u32 = 250;
 
-/// Counts the data that checkpoints left in the journal.
-#[derive(Debug, Default)]
-pub(super) struct Kept {
-    forward_bytes: AtomicU64,
-    fences: AtomicU64,
-}
-
-/// Data that checkpoints left in the journal because a disk did not take it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeptStatus {
-    /// Bytes copied forward: recorded once more, at the end of the log.
-    pub forward_bytes: u64,
-    /// Checkpoints that found no space to copy forward, and kept the old records instead.
-    pub fences: u64,
-}
-
-impl Kept {
-    pub(super) fn status(&self) -> KeptStatus {
-        KeptStatus {
-            forward_bytes: self.forward_bytes.load(Ordering::Relaxed),
-            fences: self.fences.load(Ordering::Relaxed),
-        }
-    }
-}
-
-/// A line whose data is not on the disk.
-#[derive(Clone, Copy)]
-pub(super) struct StuckLine {
-    pub shard: usize,
-    pub key: LineKey,
-    /// The sectors that can be written to the disk, a bit for each.
-    pub dirty: u8,
-    /// The other ones, which are damaged beyond repair.
-    pub lost: u8,
-}
-
-impl StuckLine {
-    /// The dirty and lost ranges, in order.
-    fn ranges(self) -> impl Iterator<Item = ByteRange> {
-        runs_of(self.key, self.dirty | self.lost)
-    }
-}
-
-/// The runs of the sectors in `mask`, in order.
-pub(crate) fn runs_of(key: LineKey, mask: u8) -> impl Iterator<Item = ByteRange> {
-    let is_set = move |sector: u64| mask >> sector & 1 != 0;
-    let starts = (0..8).filter(move |&at| is_set(at) && (at == 0 || !is_set(at - 1)));
-    starts.map(move |start| {
-        let end = (start..8).find(|&at| !is_set(at)).unwrap_or(8);
-        ByteRange::new(key.offset() + start * SECTOR_BYTES, (end - start) * SECTOR_BYTES)
-    })
-}
-
 /// Keeps in the journal the data that a volume's disk did not take, after a checkpoint that failed
 /// with `error`. Runs on a thread of its own, because it waits for the disk and for space in the
 /// log.
@@ -86,7 +27,7 @@ pub(super) fn keep(journal: &Arc<Journal>, number: u16, volume: VolumeId, error:
     let owned = Arc::clone(journal);
     let work = move || {
         let kept = Checkpoint { journal: &owned, number, volume }.keep();
-        owned.destaged(number, kept.unwrap_or(Err(error)));
+        owned.destaged(number, kept.unwrap_or(Err(IoError::Shutdown)).map_err(|_| error));
     };
     if Thread::named("stuck").spawn(work).is_err() {
         journal.destaged(number, Err(error));
@@ -96,16 +37,10 @@ pub(super) fn keep(journal: &Arc<Journal>, number: u16, volume: VolumeId, error:
 /// The dirty lines of a volume, in ascending order; `None` if the volume is not served.
 pub(super) fn stuck_lines(shared: &Shared, volume: VolumeId) -> Option<Vec<StuckLine>> {
     let mut stuck = Vec::new();
-    for number in 0..shared.shards.len() {
-        let shard = shared.shard(number);
-        if !shard.has_volume(volume) {
-            return None;
-        }
-        let lines = shard.dirty_lines_of(volume).into_iter();
-        stuck.extend(lines.map(|(key, dirty, lost)| StuckLine { shard: number, key, dirty, lost }));
-    }
+    let mut shards = 0..shared.shards.len();
+    let is_served = shards.all(|at| StuckLine::collect(&mut stuck, at, &shared.shard(at), volume));
     stuck.sort_unstable_by_key(|line| line.key);
-    Some(stuck)
+    is_served.then_some(stuck)
 }
 
 /// A checkpoint of a volume whose disk does not take everything.
@@ -117,8 +52,8 @@ pub(super) struct Checkpoint<'a> {
 }
 
 impl Checkpoint<'_> {
-    /// Copies the stuck sectors forward, or fences the records that hold them. `None` if the
-    /// checkpoint has failed nevertheless.
+    /// Carries out a retention. Returns the result of the checkpoint; `None` if the volume is no
+    /// longer served.
     fn keep(&self) -> Option<IoResult> {
         let Self { journal, number, volume } = *self;
         let since = journal.lock().core.log.next_record();
@@ -126,28 +61,44 @@ impl Checkpoint<'_> {
         if stuck.iter().any(|line| line.lost != 0) {
             regain::retry(journal, number, volume);
         }
-        // After this flush, the disk has everything else.
-        self.sync_disk().ok()?;
-        if stuck.is_empty() {
-            // The disk has taken everything meanwhile. Do not wait for pending records: a full log
-            // may be unable to write them before this checkpoint ends.
-            return Some(Ok(()));
-        }
-        let bytes: u64 = stuck.iter().flat_map(|line| line.ranges()).map(|range| range.len).sum();
-        let pieces = stuck.iter().flat_map(|line| line.ranges()).count() as u64;
-        let is_whole = stuck.iter().all(|line| line.lost == 0);
-        if is_whole && journal.lock().core.log.can_forward(number, bytes, pieces) {
-            match self.copy_forward(&stuck) {
-                Some(true) => return Some(Ok(())),
-                // Some of the data has been destaged meanwhile, possibly only to the disk's cache.
-                Some(false) => return Some(self.sync_disk()),
-                None => {}
+        let mut retention = Retention::new(number, since, stuck);
+        loop {
+            let step = retention.poll(&journal.lock().core);
+            match step {
+                RetentionStep::FlushDisk => {
+                    let result = self.sync_disk();
+                    let mut state = journal.lock();
+                    retention.handle_flush(&mut state.core, result);
+                    journal.wake(&mut state);
+                }
+                RetentionStep::CopyLine(line) => self.copy_line(&mut retention, &line)?,
+                RetentionStep::Wait => {
+                    let mut state = journal.lock();
+                    journal.wake(&mut state);
+                    drop(journal.written.wait_timeout(state, PAUSE));
+                }
+                RetentionStep::End(result) => return Some(result),
             }
         }
-        if self.fence(since, &stuck) {
-            journal.kept.fences.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn copy_line(&self, retention: &mut Retention, line: &StuckLine) -> Option<()> {
+        let Self { journal, number, volume } = *self;
+        let shared = journal.shared.upgrade()?;
+        let mut copy = AlignedBuffer::new(LINE_BYTES as usize);
+        {
+            // The shard's lock is taken before the journal's, as in every write.
+            let mut shard = shared.shard(line.shard);
+            let (dirty, lost) = copy_dirty(&shared, &mut shard, line, &mut copy);
+            let mut state = journal.lock();
+            if !state.volumes.contains(&(number, volume)) {
+                return None;
+            }
+            retention.handle_line(&mut state.core, dirty, lost, &copy);
+            journal.wake(&mut state);
         }
-        None
+        shared.shards.give_way(line.shard);
+        Some(())
     }
 
     /// Voids the records of the volume except those of dirty or lost sectors: the disk has the
@@ -158,7 +109,13 @@ impl Checkpoint<'_> {
             let since = self.journal.lock().core.log.next_record();
             let stuck = self.stuck_lines().ok_or(IoError::Shutdown)?;
             self.sync_disk()?;
-            if self.fence(since, &stuck) {
+            let is_fenced = {
+                let mut state = self.journal.lock();
+                let is_fenced = fence(&mut state.core, self.number, since, &stuck);
+                self.journal.wake(&mut state);
+                is_fenced
+            };
+            if is_fenced {
                 return self.wait_until_recorded().ok_or(IoError::Io);
             }
             // A checkpoint may be about to free space, or have recorded something meanwhile.
@@ -201,16 +158,6 @@ impl Checkpoint<'_> {
         stuck_lines(&*self.journal.shared.upgrade()?, self.volume)
     }
 
-    /// Records that, of all records before `since`, only those of the stuck sectors are still live.
-    fn fence(&self, since: u64, stuck: &[StuckLine]) -> bool {
-        let live = joined(stuck.iter().flat_map(|line| line.ranges()));
-        let is_last = stuck.iter().all(|line| line.dirty == 0);
-        let mut state = self.journal.lock();
-        let is_fenced = state.core.log.fence(self.number, since, &live, is_last);
-        self.journal.wake(&mut state);
-        is_fenced
-    }
-
     /// Waits until everything recorded so far is durable; `None` if the journal fails.
     fn wait_until_recorded(&self) -> Option<()> {
         let mut state = self.journal.lock();
@@ -234,87 +181,22 @@ impl Checkpoint<'_> {
         // A worker that ends drops its tasks.
         result.recv().unwrap_or(Err(IoError::Shutdown))
     }
-
-    /// Records once more the stuck sectors that are still dirty, and waits until the records are
-    /// durable. Returns whether all of them are still dirty; `None` if they could not be recorded.
-    fn copy_forward(&self, stuck: &[StuckLine]) -> Option<bool> {
-        let shared = self.journal.shared.upgrade()?;
-        let mut is_all = true;
-        for line in stuck {
-            is_all &= self.copy_line_forward(&shared, line)?;
-            shared.shards.give_way(line.shard);
-        }
-        self.wait_until_recorded().map(|()| is_all)
-    }
-
-    fn copy_line_forward(&self, shared: &Shared, line: &StuckLine) -> Option<bool> {
-        let Self { journal, number, volume } = *self;
-        let mut copy = AlignedBuffer::new(LINE_BYTES as usize);
-        'again: loop {
-            // The shard's lock is taken before the journal's, as in every write, so the record has
-            // the line's content at that moment.
-            let mut shard = shared.shard(line.shard);
-            let dirty = copy_dirty(shared, &mut shard, line, &mut copy)?;
-            let mut state = journal.lock();
-            if !state.volumes.contains(&(number, volume)) {
-                return None;
-            }
-            for range in runs_of(line.key, dirty) {
-                match state.core.log.admit_forward(number, range.len) {
-                    Admission::Granted => {}
-                    Admission::Wait => {
-                        drop(shard);
-                        journal.wake(&mut state);
-                        drop(journal.written.wait_timeout(state, PAUSE));
-                        continue 'again;
-                    }
-                    Admission::Full | Admission::Failed => return None,
-                }
-                let from = (range.offset - line.key.offset()) as usize;
-                let piece = &copy[from..from + range.len as usize];
-                let entry = Entry { kind: RecordKind::Write, volume: number, range };
-                if !state.core.log.append(entry, [piece].into_iter(), None) {
-                    return None;
-                }
-                journal.kept.forward_bytes.fetch_add(range.len, Ordering::Relaxed);
-            }
-            journal.wake(&mut state);
-            return Some(dirty & line.dirty == line.dirty);
-        }
-    }
 }
 
-/// Copies a line, and returns which of its sectors are dirty; `None` if some are lost by now.
+/// Copies a line, and returns which of its sectors are dirty, and which are lost by now.
 fn copy_dirty(
     shared: &Shared,
     shard: &mut Shard<MappedLines>,
     line: &StuckLine,
     copy: &mut [u8],
-) -> Option<u8> {
-    let Some(slot) = shard.slots().find_valid(line.key, 0) else { return Some(0) };
+) -> (u8, u8) {
+    let Some(slot) = shard.slots().find_valid(line.key, 0) else { return (0, 0) };
     if let Some(sealed) = shard.seal_of(slot) {
         let _: Verdict = verify_locked(shared, line.shard, shard, &sealed);
     }
     let found = shard.slots().line(line.key);
-    if found.lost() != 0 {
-        // A lost sector is not on the disk either, even if nothing else of the line is dirty.
-        return None;
-    }
-    let dirty = found.destageable();
-    if dirty != 0 {
+    if found.destageable() != 0 {
         shared.pool.copy_line(line.shard, slot, copy);
     }
-    Some(dirty)
-}
-
-/// Joins adjacent ranges of an ascending sequence.
-fn joined(ranges: impl Iterator<Item = ByteRange>) -> Vec<ByteRange> {
-    let mut joined: Vec<ByteRange> = Vec::new();
-    for range in ranges {
-        match joined.last_mut() {
-            Some(last) if last.end() == range.offset => last.len += range.len,
-            _ => joined.push(range),
-        }
-    }
-    joined
+    (found.destageable(), found.lost())
 }
