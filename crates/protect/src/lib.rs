@@ -6,6 +6,7 @@
 //!   records and the progress of the log into answers, and holds the answers back while a failure
 //!   of the journal is not recorded elsewhere.
 //! - [`Retention`] keeps in the journal what a disk did not take.
+//! - [`RecordAgain`] records what is dirty in an adopted pool once more.
 //! - [`PowerGate`] limits the dirty data under UPS protection.
 //!
 //! This crate has no clock, thread, file or device. The runtime and the simulator drive it: what is
@@ -14,9 +15,11 @@
 mod admission;
 mod gate;
 mod journal;
+mod record_again;
 mod retention;
 
 pub use admission::{admission, protection};
 pub use gate::PowerGate;
 pub use journal::{JournalState, KeptStatus};
+pub use record_again::{RecordAgain, RecordAgainStep};
 pub use retention::{Retention, RetentionStep, StuckLine, fence, runs_of};

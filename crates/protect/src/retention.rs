@@ -181,10 +181,12 @@ impl Retention {
 
     /// Whether all of the data can be recorded once more.
     fn fits<B: AsRef<[u8]> + AsMut<[u8]>>(&self, journal: &JournalState<B>) -> bool {
-        let ranges = || self.lines.iter().flat_map(|line| runs_of(line.key, line.dirty));
-        let bytes = ranges().map(|range| range.len).sum();
+        let (mut bytes, mut records) = (0, 0);
+        for range in self.lines.iter().flat_map(|line| runs_of(line.key, line.dirty)) {
+            (bytes, records) = (bytes + range.len, records + 1);
+        }
         self.lines.iter().all(|line| line.lost == 0)
-            && journal.log.can_forward(self.number, bytes, ranges().count() as u64)
+            && journal.log.can_forward(self.number, bytes, records)
     }
 
     fn fenced<B: AsRef<[u8]> + AsMut<[u8]>>(&self, journal: &mut JournalState<B>) -> Stage {

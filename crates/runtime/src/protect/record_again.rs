@@ -1,35 +1,19 @@
-//! Records the dirty data of an adopted pool in the volume's journal once more, before the volume
-//! is served: some of its records may have been in the memory of the previous process only.
-//!
-//! Memory damage may be found before the recording, or while it is in progress. A lost sector has
-//! no content that could be recorded: the disk has older data, and so may the journal. So it is
-//! left out, and its older records are neither voided, nor used before it is known whether they are
-//! the newest ([`forebay_journal::Freshness`]).
-//!
-//! If the process dies meanwhile, the next one starts over: until the older records are void, each
-//! of them is valid, and the pool has the newest data.
+//! Records the dirty data of an adopted pool in the volume's journal once more: carries out the
+//! steps of a [`RecordAgain`].
 
 use crate::error::VolumeError;
 use crate::protect::adopt::PoolVolumes;
+use crate::protect::journal::{FENCE_TRIES_MAX, stuck_lines};
 use crate::protect::patrol::verify_locked;
 use crate::protect::restore::Restorer;
 use crate::shared::{JournalUse, Shared, Volume};
+use crate::worker::Tasks;
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_engine::{LineKey, Verdict};
-use forebay_protect::runs_of;
+use forebay_protect::{RecordAgain, RecordAgainStep, StuckLine, runs_of};
 use forebay_types::{IoError, IoResult, LINE_BYTES};
 use std::sync::mpsc;
 use std::time::Instant;
-
-/// What a recording covered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-enum Coverage {
-    /// All data that was dirty when it began.
-    Whole,
-    /// All data that was dirty when it began, except sectors that were lost.
-    WithoutLost,
-}
 
 /// The content of sectors that were dirty when the recording began.
 struct Content {
@@ -46,26 +30,9 @@ pub(crate) fn record_again(shared: &Shared, volume: &Volume) -> Result<(), Volum
     let begun = Instant::now();
     // No client is served yet. The records found in the log stay valid.
     used.journal.restored(used.number)?;
-    let mark = used.journal.mark();
-    let (bytes, coverage) = record_dirty(shared, volume).map_err(failed)?;
-    match coverage {
-        Coverage::Whole => {
-            // The older records are voided: if the newest record of a sector was in the memory of
-            // the previous process only, while the disk had the sector's data already, an older
-            // record would undo that data. The flush comes first, because afterwards only the disk
-            // has it.
-            sync_disk(shared, volume)?;
-            used.journal.recorded_again(used.number, mark)?;
-            volume.freshness.end_recording(true);
-        }
-        Coverage::WithoutLost => {
-            // The older records of lost and of dirty sectors stay, because there may be no newer
-            // ones.
-            used.journal.void_clean(used.number, volume.id).map_err(failed)?;
-            let has_all = PoolVolumes::of(shared).is_all_in(volume.id, used.journal.id());
-            volume.freshness.end_recording(has_all);
-        }
-    }
+    let (bytes, is_whole) = record_dirty(shared, volume, used).map_err(failed)?;
+    let has_all = is_whole || PoolVolumes::of(shared).is_all_in(volume.id, used.journal.id());
+    volume.freshness.end_recording(has_all);
     restore_lost(shared, volume, used);
     if bytes > 0 {
         let ms = begun.elapsed().as_millis() as u64;
@@ -87,40 +54,69 @@ fn restore_lost(shared: &Shared, volume: &Volume, used: &JournalUse) {
     }
 }
 
-/// Records all dirty data, and waits until the records are durable. Returns the recorded bytes.
-fn record_dirty(shared: &Shared, volume: &Volume) -> Result<(u64, Coverage), IoError> {
-    let mut coverage = Coverage::Whole;
-    let mut places = Vec::new();
-    for number in 0..shared.shards.len() {
-        for (key, dirty, lost) in shared.shard(number).dirty_lines_of(volume.id) {
-            if lost != 0 {
-                coverage = Coverage::WithoutLost;
+/// Records all dirty data, and voids the older records. Returns the recorded bytes, and whether
+/// nothing was lost.
+fn record_dirty(
+    shared: &Shared,
+    volume: &Volume,
+    used: &JournalUse,
+) -> Result<(u64, bool), IoError> {
+    let journal = &used.journal;
+    let stuck = stuck_lines(shared, volume.id).ok_or(IoError::Shutdown)?;
+    let mut recording = RecordAgain::new(&journal.lock().core, used.number, stuck);
+    let (mut bytes, mut tries) = (0, 0);
+    let mut restorer = Some(Restorer::new(shared, volume.id, true));
+    loop {
+        let step = recording.poll(&journal.lock().core);
+        match step {
+            RecordAgainStep::RecordLine(line) => {
+                let restorer = restorer.as_mut().expect("lines come first");
+                let (recorded, lost) = record_line(shared, volume, restorer, &line)?;
+                recording.handle_line(lost);
+                bytes += recorded;
             }
-            if dirty != 0 {
-                places.push((number, key, dirty));
+            RecordAgainStep::FlushDisk => {
+                if let Some(restorer) = restorer.take() {
+                    restorer.finish()?;
+                }
+                tries += 1;
+                if tries > FENCE_TRIES_MAX {
+                    return Err(IoError::NoSpace);
+                }
+                let since = journal.lock().core.log.next_record();
+                let stuck = stuck_lines(shared, volume.id).ok_or(IoError::Shutdown)?;
+                sync_disk(shared, volume)?;
+                let mut state = journal.lock();
+                recording.handle_flush(&mut state.core, since, &stuck);
+                journal.unlock_and_wake(state);
             }
+            RecordAgainStep::Wait => journal.wait_for_progress(),
+            RecordAgainStep::End { result, is_whole } => return result.map(|()| (bytes, is_whole)),
         }
     }
+}
+
+/// Records the dirty sectors of a line. Returns the recorded bytes, and the sectors that are lost.
+fn record_line(
+    shared: &Shared,
+    volume: &Volume,
+    restorer: &mut Restorer<'_>,
+    line: &StuckLine,
+) -> Result<(u64, u8), IoError> {
+    let StuckLine { shard, key, dirty, .. } = *line;
+    let Content { line, lost } = content_of(shared, volume, shard, key, dirty)?;
     let mut bytes = 0;
-    let mut restorer = Restorer::new(shared, volume.id, true);
-    for (number, key, dirty) in places {
-        let Content { line, lost } = content_of(shared, volume, number, key, dirty)?;
-        if lost != 0 {
-            coverage = Coverage::WithoutLost;
-        }
-        for range in runs_of(key, dirty & !lost) {
-            let from = (range.offset - key.offset()) as usize;
-            let content = &line[from..from + range.len as usize];
-            let fill = |into: &mut [u8]| {
-                into.copy_from_slice(content);
-                Ok(())
-            };
-            restorer.write(range, fill)?;
-            bytes += range.len;
-        }
+    for range in runs_of(key, dirty & !lost) {
+        let from = (range.offset - key.offset()) as usize;
+        let content = &line[from..from + range.len as usize];
+        let fill = |into: &mut [u8]| {
+            into.copy_from_slice(content);
+            Ok(())
+        };
+        restorer.write(range, fill)?;
+        bytes += range.len;
     }
-    restorer.finish()?;
-    Ok((bytes, coverage))
+    Ok((bytes, lost))
 }
 
 /// The content of some sectors of a line that were dirty a moment ago: from the pool or, where they
@@ -170,11 +166,12 @@ fn read_sectors(volume: &Volume, key: LineKey, sectors: u8, line: &mut [u8]) -> 
 }
 
 /// Flushes the cache of the volume's disk.
-fn sync_disk(shared: &Shared, volume: &Volume) -> Result<(), VolumeError> {
-    let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
+fn sync_disk(shared: &Shared, volume: &Volume) -> IoResult {
     let (sender, result) = mpsc::channel();
     let id = volume.id;
-    shared
-        .run_on(0, move |tasks| tasks.sync(id, Box::new(move |result| _ = sender.send(result))))?;
-    result.recv().unwrap_or(Err(IoError::Shutdown)).map_err(failed)
+    let task = move |tasks: &mut dyn Tasks| {
+        tasks.sync(id, Box::new(move |result| _ = sender.send(result)));
+    };
+    shared.run_on(0, task).map_err(|_| IoError::Shutdown)?;
+    result.recv().unwrap_or(Err(IoError::Shutdown))
 }

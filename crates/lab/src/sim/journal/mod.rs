@@ -22,7 +22,7 @@ use crate::harness::oracle::ZERO;
 use crate::harness::shard::PooledShard;
 use forebay_engine::{Answer, Note, Outcome, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
-use forebay_journal::{Admission, Extent, Found, Image, Log, LogWrite, Mark, Source};
+use forebay_journal::{Admission, Extent, Found, Image, Log, LogWrite, Source};
 use forebay_protect::{JournalState, Retention};
 use forebay_types::{Durability, IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::worker_of;
@@ -571,20 +571,8 @@ impl Journal {
         !self.has_failed() && self.state.log.first_pending_record() == self.state.log.next_record()
     }
 
-    /// The end of the records so far.
-    pub(crate) fn mark(&self) -> Mark {
-        self.state.log.mark()
-    }
-
-    /// Voids the records of a volume before the mark; its disk has the data.
-    pub(crate) fn void_records_before(&mut self, volume: VolumeId, mark: Mark) {
-        let number = self.number(volume).expect("the journal keeps the volume");
-        self.state.log.void_records_before(number, mark);
-    }
-
-    /// Whether records, or the superblock that voids some, are not durable yet.
-    pub(crate) fn is_pending(&self) -> bool {
-        let has_more = self.state.log.first_pending_record() < self.state.log.next_record();
-        !self.has_failed() && (has_more || !self.state.log.is_superblock_durable())
+    /// The shipped state of the journal.
+    pub(crate) const fn state(&self) -> &JournalState<Vec<u8>> {
+        &self.state
     }
 }

@@ -5,7 +5,7 @@ use crate::harness::Sabotage;
 use crate::harness::shard::PooledShard;
 use crate::sim::device::Device;
 use crate::sim::run::Run;
-use forebay_protect::{Retention, RetentionStep, StuckLine, fence};
+use forebay_protect::{RecordAgain, Retention, RetentionStep, StuckLine};
 use forebay_types::{ByteRange, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use forebay_volume::RequestKind;
 
@@ -21,19 +21,26 @@ impl Journal {
         self.stuck.push((volume, Retention::new(number, since, stuck_lines(shards, volume))));
     }
 
-    /// Voids the records of a volume except those of dirty or lost data; the disk has the rest.
-    /// Returns false if the journal has no space for the fence.
-    pub(crate) fn void_clean(
+    /// Begins to record the dirty data of a volume in an adopted pool again.
+    pub(crate) fn record_again(&self, shards: &[PooledShard], volume: VolumeId) -> RecordAgain {
+        let number = self.number(volume).expect("the journal keeps the volume");
+        RecordAgain::new(&self.state, number, stuck_lines(shards, volume))
+    }
+
+    /// Flushes the disk of a volume, and has the older records voided.
+    pub(crate) fn void_older(
         &mut self,
+        run: &mut Run,
         shards: &[PooledShard],
         device: &mut Device,
         volume: VolumeId,
-    ) -> bool {
-        let number = self.number(volume).expect("the journal keeps the volume");
-        let lines = stuck_lines(shards, volume);
-        device.disk_mut(volume).flush();
+        recording: &mut RecordAgain,
+    ) {
         let since = self.state.log.next_record();
-        self.has_failed() || fence(&mut self.state, number, since, &lines)
+        let stuck = stuck_lines(shards, volume);
+        device.disk_mut(volume).flush();
+        recording.handle_flush(&mut self.state, since, &stuck);
+        self.pump(run);
     }
 
     /// Advances all retentions. Returns the volumes whose disks must flush.

@@ -40,6 +40,7 @@ pub use reliance::JournalRecord;
 pub(crate) use reliance::NoJournalRecord;
 pub use settings::{JournalSettings, OnFailure, VolumeJournal};
 pub use status::JournalStatus;
+pub(crate) use stuck::{FENCE_TRIES_MAX, stuck_lines};
 
 use crate::locks::{LazyCondvar, Lock, Locked, order};
 use crate::protect::presence::Presence;
@@ -50,7 +51,7 @@ use forebay_format::journal::{BATCH_BYTES_MAX, Geometry};
 use forebay_journal::{Found, Log};
 use forebay_protect::JournalState;
 use forebay_threads::Thread;
-use forebay_types::{IoError, IoResult, VolumeId};
+use forebay_types::{IoError, VolumeId};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -73,7 +74,7 @@ pub(crate) const fn journal_bytes(workers: usize) -> u64 {
 }
 
 pub(crate) struct State {
-    core: JournalState<AlignedBuffer>,
+    pub core: JournalState<AlignedBuffer>,
     /// The error of the record, outside of the journal, that writes wait for.
     waits_for: Option<String>,
     /// The thread waits for `wakeup`.
@@ -267,14 +268,6 @@ impl Journal {
     ) -> Result<(), JournalError> {
         let abandoned = stuck::Checkpoint { journal: self, number, volume }.abandon_lost();
         abandoned.map_err(|error| JournalError::Io { name: self.name.clone(), error })
-    }
-
-    /// Voids the records of a volume that is not served yet, except those of dirty or lost sectors.
-    ///
-    /// # Errors
-    /// When the journal fails, or its log has no space to record the change.
-    pub(crate) fn void_clean(self: &Arc<Self>, number: u16, volume: VolumeId) -> IoResult {
-        stuck::Checkpoint { journal: self, number, volume }.void_clean()
     }
 }
 

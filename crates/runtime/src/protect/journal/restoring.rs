@@ -1,7 +1,7 @@
 //! Reads what a journal holds of volumes that are not served yet, to restore them.
 
 use super::{Journal, JournalError, Reader};
-use forebay_journal::{Extent, Image, Mark, Source};
+use forebay_journal::{Extent, Image, Source};
 use forebay_types::{ByteRange, REGION_BYTES, Stripes};
 
 impl Journal {
@@ -69,17 +69,5 @@ impl Journal {
         found.records.retain(|record| record.record.volume != number);
         found.records.shrink_to_fit();
         Ok(())
-    }
-
-    /// The position in the log that the next record will have.
-    pub(crate) fn mark(&self) -> Mark {
-        self.lock().core.log.mark()
-    }
-
-    /// Calls [`forebay_journal::Log::void_records_before`], and waits until its superblock is
-    /// durable.
-    pub(crate) fn recorded_again(&self, number: u16, mark: Mark) -> Result<(), JournalError> {
-        self.lock().core.log.void_records_before(number, mark);
-        self.wait_for_superblock()
     }
 }

@@ -9,7 +9,7 @@ use forebay_backend::AlignedBuffer;
 use forebay_engine::{Shard, Verdict};
 use forebay_format::journal::RecordKind;
 use forebay_journal::{Entry, RecordOutcome, is_durable_before};
-use forebay_protect::{Retention, RetentionStep, StuckLine, fence, runs_of};
+use forebay_protect::{Retention, RetentionStep, StuckLine, runs_of};
 use forebay_threads::Thread;
 use forebay_types::{IoError, IoResult, LINE_BYTES, VolumeId};
 use std::sync::{Arc, mpsc};
@@ -18,7 +18,16 @@ use std::time::Duration;
 /// The pause between two checks for free space in the log.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Attempts of a start to record a fence: about five seconds.
-const FENCE_TRIES_MAX: u32 = 250;
+pub(crate) const FENCE_TRIES_MAX: u32 = 250;
+
+impl Journal {
+    /// Wakes the journal's thread, and waits until the log has made progress, or for a while.
+    pub(crate) fn wait_for_progress(&self) {
+        let mut state = self.lock();
+        self.wake(&mut state);
+        drop(self.written.wait_timeout(state, PAUSE));
+    }
+}
 
 /// Keeps in the journal the data that a volume's disk did not take, after a checkpoint that failed
 /// with `error`. Runs on a thread of its own, because it waits for the disk and for space in the
@@ -35,7 +44,7 @@ pub(super) fn keep(journal: &Arc<Journal>, number: u16, volume: VolumeId, error:
 }
 
 /// The dirty lines of a volume, in ascending order; `None` if the volume is not served.
-pub(super) fn stuck_lines(shared: &Shared, volume: VolumeId) -> Option<Vec<StuckLine>> {
+pub(crate) fn stuck_lines(shared: &Shared, volume: VolumeId) -> Option<Vec<StuckLine>> {
     let mut stuck = Vec::new();
     let mut shards = 0..shared.shards.len();
     let is_served = shards.all(|at| StuckLine::collect(&mut stuck, at, &shared.shard(at), volume));
@@ -72,11 +81,7 @@ impl Checkpoint<'_> {
                     journal.wake(&mut state);
                 }
                 RetentionStep::CopyLine(line) => self.copy_line(&mut retention, &line)?,
-                RetentionStep::Wait => {
-                    let mut state = journal.lock();
-                    journal.wake(&mut state);
-                    drop(journal.written.wait_timeout(state, PAUSE));
-                }
+                RetentionStep::Wait => journal.wait_for_progress(),
                 RetentionStep::End(result) => return Some(result),
             }
         }
@@ -99,29 +104,6 @@ impl Checkpoint<'_> {
         }
         shared.shards.give_way(line.shard);
         Some(())
-    }
-
-    /// Voids the records of the volume except those of dirty or lost sectors: the disk has the
-    /// rest. Used for a volume that is not served yet and has lost sectors. Fails if the journal
-    /// fails, or has no space to record the change.
-    pub(super) fn void_clean(&self) -> IoResult {
-        for _ in 0..FENCE_TRIES_MAX {
-            let since = self.journal.lock().core.log.next_record();
-            let stuck = self.stuck_lines().ok_or(IoError::Shutdown)?;
-            self.sync_disk()?;
-            let is_fenced = {
-                let mut state = self.journal.lock();
-                let is_fenced = fence(&mut state.core, self.number, since, &stuck);
-                self.journal.wake(&mut state);
-                is_fenced
-            };
-            if is_fenced {
-                return self.wait_until_recorded().ok_or(IoError::Io);
-            }
-            // A checkpoint may be about to free space, or have recorded something meanwhile.
-            std::thread::sleep(PAUSE);
-        }
-        Err(IoError::NoSpace)
     }
 
     /// Gives up the lost sectors of the volume: from now on, the content of the disk is the
