@@ -76,8 +76,8 @@ pub use runtime::{
     set_hold_out,
 };
 pub use service::{
-    CalibrateError, Discarded, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeCondition,
-    VolumeSettings, VolumeStatus,
+    CalibrateError, Discarded, MemoryStatus, RuntimeStatus, Stall, VolumeCondition, VolumeSettings,
+    VolumeStatus,
 };
 pub use slow::{
     SlowLog, SlowRequest, SlowUnlogged, SlowWait, VolumeSlow, WaitingRequest, WaitingRequests,

@@ -11,7 +11,7 @@ use super::analysis::{self, Analyzer};
 use super::background::Background;
 use super::battery::Batteries;
 use super::calibrations::Calibrations;
-use super::changes::{log_frozen, reporter, runtime_change};
+use super::changes::{log_frozen, reporter};
 use super::claims::{Claim, Claims};
 use super::division::division;
 use super::journals::Journals;
@@ -316,12 +316,12 @@ impl Daemon {
     /// Changes settings of a volume that the caller has claimed.
     fn change_claimed(&self, name: &str, change: &VolumeChange) -> Result<(), Problem> {
         let old = self.spec_of(name)?;
-        add::check_tls(self, name, change.tls)?;
         let spec = old.with(change).map_err(|error| problem_of(&error))?;
-        let has_pins = change.pin.is_some();
-        self.runtime.change_volume(name, runtime_change(&spec, has_pins)).map_err(problem)?;
-        if spec.frozen != old.frozen {
-            log_frozen(name, spec.frozen);
+        add::check_tls(self, &spec)?;
+        let config = spec.config.clone();
+        self.runtime.change_volume(name, config, change.has("pin")).map_err(problem)?;
+        if spec.config.frozen != old.config.frozen {
+            log_frozen(name, spec.config.frozen);
         }
         for entry in self.state().volumes.iter_mut().filter(|entry| entry.name == name) {
             entry.clone_from(&spec);
@@ -345,7 +345,7 @@ impl Daemon {
             let name = name.to_owned();
             return Err(problem(PinError::BeyondEnd { name, size_bytes }.into()));
         }
-        Ok((spec.pin, size_bytes))
+        Ok((spec.config.pin, size_bytes))
     }
 
     fn figures(&self) -> Option<RuntimeStatus> {
@@ -486,16 +486,14 @@ impl Manager for Daemon {
     fn pin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
         let _claim = self.claims.volume(name)?;
         let (pins, _) = self.pins_and_size(name, &ranges)?;
-        let pin = Some(pins.with(&ranges));
-        self.change_claimed(name, &VolumeChange { pin, ..VolumeChange::default() })?;
+        self.change_claimed(name, &VolumeChange::pins(pins.with(&ranges)))?;
         changed(self, name)
     }
 
     fn unpin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
         let _claim = self.claims.volume(name)?;
         let (pins, size_bytes) = self.pins_and_size(name, &ranges)?;
-        let pin = Some(pins.without(&ranges, size_bytes));
-        self.change_claimed(name, &VolumeChange { pin, ..VolumeChange::default() })?;
+        self.change_claimed(name, &VolumeChange::pins(pins.without(&ranges, size_bytes)))?;
         changed(self, name)
     }
 

@@ -9,7 +9,7 @@ use forebay_api::{
     MemoryOutlook as OutlookStatus, MemorySizing, PatrolStatus, PinState, PinStatus, PowerStatus,
     SavedStatus, VolumeStatus, WarmUpState, WarmUpStatus, WriteBackFigures,
 };
-use forebay_config::VolumeSpec;
+use forebay_config::{ResolvedGeometry, VolumeSpec, read_latency_shown};
 use forebay_runtime::{
     Calibration, Ecc, MemoryAdvice, MemoryOutlook, MemoryStatus, RuntimeStatus, ThresholdSource,
     VolumeStatus as Figures, WarmUpState as State, remedy_for_save,
@@ -78,10 +78,10 @@ pub(super) fn volume(
     stripe_bytes_max: u64,
 ) -> VolumeStatus {
     let (effective_mode, effective_mode_reason) =
-        effective_mode(figures, memory, power, spec.unsafe_supply);
+        effective_mode(figures, memory, power, spec.config.unsafe_supply);
     let condition = figures.condition();
     let (state, state_reason) = condition::state_of(&condition);
-    let geometry = spec.geometry.resolve(&figures.backing.geometry, stripe_bytes_max);
+    let geometry = ResolvedGeometry::new(&spec.config, &figures.backing.geometry, stripe_bytes_max);
     let statistics = figures.statistics();
     VolumeStatus {
         size_bytes: figures.backing.size_bytes,
@@ -166,7 +166,7 @@ fn curve(figures: &Figures, memory: &MemoryStatus) -> CurveStatus {
 fn warm_up(spec: &VolumeSpec, figures: &Figures) -> WarmUpStatus {
     let warm_up = &figures.warm_up;
     WarmUpStatus {
-        enabled: spec.warm,
+        enabled: spec.config.warm,
         state: match warm_up.state {
             State::None => WarmUpState::None,
             State::Loading => WarmUpState::Loading,
@@ -184,7 +184,7 @@ fn warm_up(spec: &VolumeSpec, figures: &Figures) -> WarmUpStatus {
 fn learn(spec: &VolumeSpec, figures: &Figures) -> LearnStatus {
     let learn = &figures.learn;
     LearnStatus {
-        enabled: spec.learn,
+        enabled: spec.config.learn,
         state: match learn.state {
             forebay_runtime::LearnState::Off => LearnState::Off,
             forebay_runtime::LearnState::Learning => LearnState::Learning,
@@ -335,7 +335,7 @@ fn write_back(spec: &VolumeSpec, figures: &Figures) -> WriteBackFigures {
         dirty_for_ms: figures.dirty_for.as_millis() as u64,
         errors: engine.destage_errors,
         governor: GovernorStatus {
-            read_latency: spec.write_back.read_latency.to_string(),
+            read_latency: read_latency_shown(&spec.config.read_latency),
             idle_p99_us: governor.idle_us,
             target_p99_us: governor.target_us,
             beside_p99_us: governor.beside_us,

@@ -54,21 +54,21 @@ fn a_change_that_is_refused_changes_nothing() {
     let change = |range: ByteRange| {
         let mut pins = PinnedRanges::default();
         pins.add(range);
-        VolumeChange {
-            description: "changed".into(),
+        VolumeConfig {
+            description: Some("changed".into()),
             learn: false,
             frozen: true,
-            pins: Some(pins),
-            ..VolumeChange::new(Mode::WriteThrough)
+            pin: pins,
+            ..VolumeConfig::default()
         }
     };
     let beyond = change(ByteRange::new(2 * MIB, 4096));
-    assert!(matches!(runtime.change_volume("v", beyond), Err(VolumeError::Pin(_))));
+    assert!(matches!(runtime.change_volume("v", beyond, true), Err(VolumeError::Pin(_))));
     assert!(is_unchanged());
     assert_eq!(runtime.status_of("v").unwrap().volumes[0].mode, Mode::WriteBack);
     // The workers have ended: the shards cannot be changed.
     runtime.pause().unwrap();
     let inside = change(ByteRange::new(0, 4096));
-    assert!(matches!(runtime.change_volume("v", inside), Err(VolumeError::Stopping)));
+    assert!(matches!(runtime.change_volume("v", inside, true), Err(VolumeError::Stopping)));
     assert!(is_unchanged());
 }

@@ -74,7 +74,7 @@ fn a_stream_in_held_out_regions_is_not_read_ahead(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(16 * MIB);
     let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteThrough);
-    volume.prefetch = true;
+    volume.config.prefetch = true;
     server.runtime.add_volume(volume).unwrap();
     set_hold_out(&server.runtime, "disk", HoldOut::ALL).unwrap();
     let mut client = server.client("disk");
