@@ -97,9 +97,15 @@ pub fn settings_request(change: &VolumeChange) -> VolumeSettings {
     change.pairs().into_iter().collect()
 }
 
-/// The part of a volume's status that its specification determines. The rest has its defaults.
-pub fn configured_status(spec: &VolumeSpec) -> VolumeStatus {
+/// A volume's status, with all its settings as text.
+pub fn with_settings(status: VolumeStatus, spec: &VolumeSpec) -> VolumeStatus {
     let settings = spec.all_settings().into_iter().filter(|(_, value)| !value.is_empty());
+    VolumeStatus { settings: settings.collect(), ..status }
+}
+
+/// The part of a volume's status that its specification determines, but for `settings`. The rest
+/// has its defaults.
+pub fn configured_status(spec: &VolumeSpec) -> VolumeStatus {
     VolumeStatus {
         name: spec.name.clone(),
         backing: spec.backing.clone(),
@@ -118,7 +124,6 @@ pub fn configured_status(spec: &VolumeSpec) -> VolumeStatus {
         prefetch: spec.config.prefetch,
         tls: spec.config.tls.to_string(),
         description: spec.config.description.clone(),
-        settings: settings.collect(),
         ..VolumeStatus::default()
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     AnalysisManager, Manager, Measurements, ProgressFn, StatisticsManager, TraceSink,
-    configured_status, convert::invalid, geometry_status,
+    configured_status, convert::invalid, geometry_status, with_settings,
 };
 use forebay_api::{
     Analysis, AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, BackgroundStatus,
@@ -503,6 +503,6 @@ fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
         cached_bytes: status.cached_bytes,
         dirty_bytes: status.dirty_bytes,
         counters: status.counters,
-        ..configured_status(spec)
+        ..with_settings(configured_status(spec), spec)
     }
 }

@@ -24,7 +24,7 @@ mod stream;
 
 pub use convert::{
     add_request, configured_status, geometry_status, pin_request, pinned_ranges, server_change,
-    server_request, settings_request, volume_change, volume_spec,
+    server_request, settings_request, volume_change, volume_spec, with_settings,
 };
 pub use dashboard::{
     Dashboard, DashboardError, DashboardKeys, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TokenError, Tokens,

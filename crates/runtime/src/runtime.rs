@@ -20,7 +20,7 @@ use crate::protect::vault::{Vault, VaultError, VaultRecord, VaultSettings, vault
 use crate::recording::{RecordError, Recording};
 use crate::resize::{self, ResizeError, Resizer};
 use crate::service::{
-    Curves, Discarded, RuntimeStatus, VolumeCondition, VolumeService, VolumeSettings,
+    Curves, Discarded, MemoryStatus, RuntimeStatus, VolumeCondition, VolumeService, VolumeSettings,
 };
 use crate::shared::{Message, Shared};
 use crate::slow::SlowLog;
@@ -95,6 +95,11 @@ pub fn clients(runtime: &Runtime) -> Result<Vec<(String, Peer)>, VolumeError> {
 /// Whether the volumes are served without errors. No disk and no worker can delay the answer.
 pub fn conditions(runtime: &Runtime) -> Vec<VolumeCondition> {
     runtime.volumes.conditions()
+}
+
+/// The use of the memory. It takes the shards' locks, and a moment for each volume.
+pub fn memory_status(runtime: &Runtime) -> MemoryStatus {
+    runtime.volumes.memory(&runtime.memory_bounds())
 }
 
 /// Sets which regions of a volume are served as if there were no cache, from the next request on.

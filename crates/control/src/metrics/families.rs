@@ -324,6 +324,7 @@ fn disk(text: &mut Text, volumes: &[VolumeStatus]) {
 }
 
 fn sizes(text: &mut Text, volumes: &[VolumeStatus]) {
+    let ends: Vec<_> = size_ends().map(|end| end.to_string()).collect();
     let mut family = text.family(Histogram, "volume_request_size_bytes", "Sizes of requests.");
     for VolumeStatus { name, counters, .. } in volumes {
         let pattern = &counters.pattern;
@@ -335,9 +336,8 @@ fn sizes(text: &mut Text, volumes: &[VolumeStatus]) {
                 let below = classes.iter().filter(|class| class.up_to_bytes <= end);
                 below.map(|class: &SizeClass| class.requests).sum()
             };
-            let buckets = size_ends().map(|end| (end as f64, up_to(end)));
             let labels = [("volume", name.as_str()), ("op", op)];
-            family.histogram(&labels, buckets, sum as f64, up_to(u64::MAX));
+            family.histogram(&labels, &ends, size_ends().map(up_to), sum as f64, up_to(u64::MAX));
         }
     }
 }
@@ -360,6 +360,8 @@ fn latencies(text: &mut Text, measured: &Measurements) {
         ("disk_flush", "flush"),
         ("disk_erase", "erase"),
     ];
+    let ends: Vec<_> =
+        latency_ends_us().map(|end_us| ((end_us * 1e3).round() / 1e9).to_string()).collect();
     for (metric, help, label, classes) in [
         (
             "volume_request_duration_seconds",
@@ -374,16 +376,16 @@ fn latencies(text: &mut Text, measured: &Measurements) {
             for (class, value) in classes {
                 let Some(histogram) = histograms.get(*class) else { continue };
                 let labels = [("volume", volume.name.as_str()), (label, *value)];
-                let buckets = latency_buckets(histogram);
+                let counts = latency_counts(histogram);
                 let count = histogram.buckets.iter().map(|bucket| bucket.count).sum();
-                family.histogram(&labels, buckets.into_iter(), histogram.sum_us / 1e6, count);
+                family.histogram(&labels, &ends, counts, histogram.sum_us / 1e6, count);
             }
         }
     }
 }
 
-/// The upper bounds of the buckets in seconds, with cumulative counts.
-fn latency_buckets(histogram: &LatencyHistogram) -> Vec<(f64, u64)> {
+/// The cumulative counts at the upper bounds of the buckets.
+fn latency_counts(histogram: &LatencyHistogram) -> Vec<u64> {
     let mut finer = histogram.buckets.iter().peekable();
     let mut up_to = 0;
     let to_here = |end_us: f64| {
@@ -391,7 +393,7 @@ fn latency_buckets(histogram: &LatencyHistogram) -> Vec<(f64, u64)> {
         while let Some(bucket) = finer.next_if(|bucket| bucket.up_to_us <= end_us * 1.000_001) {
             up_to += bucket.count;
         }
-        ((end_us * 1e3).round() / 1e9, up_to)
+        up_to
     };
     latency_ends_us().map(to_here).collect()
 }

@@ -58,7 +58,7 @@ pub(super) fn patrol(status: &RuntimeStatus) -> PatrolStatus {
     }
 }
 
-const fn damage(figures: &Figures) -> Damage {
+fn damage(figures: &Figures) -> Damage {
     let engine = &figures.engine;
     Damage {
         found_lines: engine.damaged_lines,
@@ -70,6 +70,7 @@ const fn damage(figures: &Figures) -> Damage {
     }
 }
 
+/// All that people want to know of a volume.
 pub(super) fn volume(
     spec: &VolumeSpec,
     figures: &Figures,
@@ -77,12 +78,33 @@ pub(super) fn volume(
     power: Option<&PowerStatus>,
     stripe_bytes_max: u64,
 ) -> VolumeStatus {
+    let geometry = ResolvedGeometry::new(&spec.config, &figures.backing.geometry, stripe_bytes_max);
+    forebay_control::with_settings(
+        VolumeStatus {
+            saved: saved(figures),
+            learn: learn(spec, figures),
+            geometry: forebay_control::geometry_status(&geometry),
+            gather: gather(figures),
+            curve: curve(figures, memory),
+            latency: latencies(&figures.latencies),
+            ..self::figures(spec, figures, memory, power, stripe_bytes_max)
+        },
+        spec,
+    )
+}
+
+/// The part of the status of a volume that metrics show: numbers, and what takes little time.
+pub(super) fn figures(
+    spec: &VolumeSpec,
+    figures: &Figures,
+    memory: &MemoryStatus,
+    power: Option<&PowerStatus>,
+    _: u64,
+) -> VolumeStatus {
     let (effective_mode, effective_mode_reason) =
         effective_mode(figures, memory, power, spec.config.unsafe_supply);
     let condition = figures.condition();
     let (state, state_reason) = condition::state_of(&condition);
-    let geometry = ResolvedGeometry::new(&spec.config, &figures.backing.geometry, stripe_bytes_max);
-    let statistics = figures.statistics();
     VolumeStatus {
         size_bytes: figures.backing.size_bytes,
         effective_mode: effective_mode.into(),
@@ -90,11 +112,7 @@ pub(super) fn volume(
         read_only: figures.read_only,
         warm_up: warm_up(spec, figures),
         pins: pins(figures),
-        saved: saved(figures),
-        learn: learn(spec, figures),
-        geometry: forebay_control::geometry_status(&geometry),
         write_back: write_back(spec, figures),
-        gather: gather(figures),
         state,
         state_reason,
         stall: condition.stall.as_ref().map(condition::stall),
@@ -102,10 +120,8 @@ pub(super) fn volume(
         cached_bytes: figures.cached_bytes,
         dirty_bytes: figures.dirty_bytes,
         damage: damage(figures),
-        curve: curve(figures, memory),
-        counters: counters(&statistics),
-        latency: latencies(&figures.latencies),
-        disk: disk_use(&statistics, figures.disk.in_flight),
+        counters: counters(&figures.statistics),
+        disk: disk_use(&figures.statistics, figures.disk.in_flight),
         ..forebay_control::configured_status(spec)
     }
 }

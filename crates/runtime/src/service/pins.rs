@@ -50,12 +50,6 @@ impl VolumeService {
         shard_lines_min(&self.shared.pool, &pins)
     }
 
-    /// The lines of the pinned ranges of all volumes.
-    pub(super) fn pinned_lines(&self) -> u64 {
-        let volumes = self.shared.volumes.all();
-        volumes.iter().map(|volume| volume.pins.get().ranges.lines()).sum()
-    }
-
     /// Refuses a size of the memory that is too small for the pinned ranges.
     pub(crate) fn check_pins_fit(
         &self,

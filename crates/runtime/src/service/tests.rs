@@ -1,9 +1,9 @@
 //! Additions and changes of volumes.
 
 use super::*;
-use crate::Runtime;
 use crate::rig::{MIB, allocations, quiet_config, volume};
 use crate::service::VolumeSettings;
+use crate::{Runtime, memory_status};
 use forebay_backend::MemoryBackend;
 use forebay_frontend_nbd::NbdServer;
 use forebay_types::{ByteRange, PinnedRanges};
@@ -37,6 +37,35 @@ fn the_work_of_an_addition_does_not_grow_with_the_number_of_volumes() {
     assert_eq!((status.volumes.len(), &*status.volumes[0].name), (1, "v200"));
     runtime.status().unwrap();
     assert!(allocations() - before - one > 20 * one, "{one}");
+    runtime.stop(|_| {}).unwrap();
+}
+
+/// The work is counted by the allocations of the calling thread. A status of all volumes has some
+/// for each of them.
+#[test]
+fn the_work_of_a_change_does_not_grow_with_the_number_of_volumes() {
+    let runtime = start(64 * MIB);
+    let change = |name: &str, frozen| {
+        let before = allocations();
+        let config = VolumeConfig { frozen, ..settings(name).config };
+        runtime.change_volume(name, config, false).unwrap();
+        let status = runtime.status_of(name).unwrap();
+        assert_eq!(status.memory, memory_status(&runtime));
+        allocations() - before
+    };
+    runtime.add_volume(settings("v0")).unwrap();
+    change("v0", true);
+    let alone = change("v0", false);
+    (1..512).for_each(|number| {
+        runtime.add_volume(settings(&format!("v{number}"))).unwrap();
+    });
+    let beside_many = change("v500", true);
+    assert!(beside_many < alone + 32, "{alone} {beside_many}");
+    let before = allocations();
+    assert_eq!(runtime.status_without_curves().unwrap().volumes.len(), 512);
+    assert!(allocations() - before > 10 * beside_many);
+    let memory = memory_status(&runtime);
+    assert_eq!((memory.writers, memory.ups_writers), (512, 0));
     runtime.stop(|_| {}).unwrap();
 }
 

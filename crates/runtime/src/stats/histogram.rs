@@ -58,7 +58,8 @@ impl Histogram {
     /// Records `times` equal latencies. Only one thread may call it.
     pub(crate) fn record(&self, ns: u64, times: u64) {
         self.buckets[bucket_of(ns)].add(times);
-        self.sum_ns.add(ns.saturating_mul(times));
+        // Not zero, which stands for a histogram without latencies.
+        self.sum_ns.add(ns.max(1).saturating_mul(times));
     }
 
     /// A copy of it.
@@ -84,6 +85,10 @@ impl Default for LatencyHistogram {
 
 impl LatencyHistogram {
     pub(crate) fn add(&mut self, other: &Histogram) {
+        // Most classes of most volumes are unused.
+        if other.sum_ns.get() == 0 {
+            return;
+        }
         for (sum, more) in self.buckets.iter_mut().zip(other.buckets.iter()) {
             *sum += more.get();
         }

@@ -102,7 +102,7 @@ fn hits_need_no_disk_io(engine: Engine) {
         assert_eq!(clients[n % 2].read(4096 + n as u64 % 8 * 512, 4096), Ok(vec![1; 4096]));
     }
     assert_eq!(count(&disk), before);
-    let requests = server.status("disk").requests;
+    let requests = server.status("disk").statistics.requests;
     assert_eq!((requests.reads(), requests.read_hits), (100, 100));
 }
 

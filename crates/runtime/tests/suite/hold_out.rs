@@ -59,7 +59,7 @@ fn both_sides_of_a_hold_out_are_timed(engine: Engine) {
     let border = (0..63).find(|&region| hold_out.holds(region) != hold_out.holds(region + 1));
     let across = (border.unwrap() + 1) * REGION_BYTES - 4096;
     assert!(client.read(across, 8192).is_ok());
-    let reasons = server.status("disk").requests;
+    let reasons = server.status("disk").statistics.requests;
     assert!(reasons.uncached_reads[Uncached::HoldOut as usize] > held_reads);
     let before = disk.io_count().unwrap().reads;
     set_hold_out(&server.runtime, "disk", HoldOut::NONE).unwrap();
