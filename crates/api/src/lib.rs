@@ -12,6 +12,7 @@
 //! either line was cut off, and the client reports that. A request that fails at once, for example
 //! for an unknown volume, is answered with an HTTP status instead of a stream.
 
+mod alert;
 mod analysis;
 mod background;
 mod blocking;
@@ -41,6 +42,7 @@ mod vault;
 mod warm_up;
 mod write_back;
 
+pub use alert::{Alert, Severity};
 pub use analysis::{
     Analysis, AnalysisBatch, AnalysisInterruption, AnalysisPhase, AnalysisRequest, AnalysisState,
     AnalysisStatus, AnalysisVolume, CacheOff, SizeTimes,

@@ -8,8 +8,8 @@ use crate::{
 use forebay_api::{
     Analysis, AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, BackgroundStatus,
     DiscardRequest, Discarded, DrillReport, ErrorKind, GatherSource, GatherStatus, History,
-    HistoryPoint, JournalStatus, LearnStatus, LogStatus, Memory, PatrolStatus, PeriodStatistics,
-    Periods, PinState, PinStatus, Problem, Progress, SlowRequest, SlowRequests, Statistics,
+    HistoryPoint, JournalStatus, LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods,
+    PinState, PinStatus, Problem, Progress, SlowRequest, SlowRequests, Statistics,
     StatisticsOfVolume, Status, TraceEnd, TraceRequest, TraceSummary, UnservedWrites, VolumeStatus,
     WarmUpStatus,
 };
@@ -253,7 +253,6 @@ impl Manager for FakeManager {
         Status {
             version: "0.0.1-fake".into(),
             pid: PID,
-            rolled_back: false,
             uptime_seconds: 3725,
             io_engine: "epoll".into(),
             workers: 2,
@@ -270,16 +269,13 @@ impl Manager for FakeManager {
                 pinned_bytes: 0,
                 pinned_bytes_max: 256 << 20,
             },
-            division: None,
             patrol: PatrolStatus { ecc: "parity".into(), ..PatrolStatus::default() },
             background: BackgroundStatus { setting: "auto".into(), ..BackgroundStatus::default() },
-            log: LogStatus::default(),
             connections: 3,
             listeners: vec!["tcp:[::1]:10809".into()],
             volumes,
             journals: self.journals(),
-            power: None,
-            vault: None,
+            ..Status::default()
         }
     }
 

@@ -5,7 +5,7 @@ use super::text::{Kind, Text};
 use Kind::{Counter, Gauge, Histogram, Summary};
 use forebay_api::{
     BackendIos, BackgroundShare, JournalStatus, LatencyHistogram, MemoryState, PowerStatus,
-    SizeClass, Status, UpsStatus, VolumeStatus,
+    Severity, SizeClass, Status, UpsStatus, VolumeStatus,
 };
 
 /// The upper bounds of the buckets of latencies, in microseconds: doublings from 4 us to 17 s. Each
@@ -34,6 +34,11 @@ pub(super) fn program(text: &mut Text, status: &Status) {
     text.one(Counter, "log_dropped_lines_total", help, status.log.dropped_lines);
     let help = "How long a line of the log has been waiting for the log's reader.";
     text.one(Gauge, "log_waiting_seconds", help, status.log.waiting_seconds);
+    let mut family = text.family(Gauge, "alerts", "What is wrong now, see forebay status.");
+    for severity in Severity::ALL {
+        let alerts = status.alerts.iter().filter(|alert| alert.severity == severity);
+        family.sample(&[("severity", severity.as_str())], alerts.count());
+    }
     let memory = &status.memory;
     for (name, help, bytes) in [
         ("memory_limit_bytes", "Limit of the memory of the cache.", memory.limit_bytes),

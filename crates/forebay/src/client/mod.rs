@@ -6,7 +6,7 @@ pub(crate) mod columns;
 mod exit;
 mod gather;
 pub(crate) mod pins;
-mod sentences;
+pub(crate) mod sentences;
 pub(crate) mod slow;
 mod statistics;
 pub(crate) mod status;

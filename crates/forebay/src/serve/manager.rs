@@ -26,6 +26,7 @@ use super::statistics::{self, Observer};
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
 use super::{clients, report, slow, trace, vault};
+use crate::alerts::alerts;
 use crate::report::{problem as problem_of, problem_of_kind};
 use forebay_api::{
     DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, SlowRequests,
@@ -422,7 +423,7 @@ impl Daemon {
         };
         drop(state);
         let Some(figures) = figures else { return base };
-        Status {
+        let status = Status {
             uptime_seconds: figures.uptime_seconds,
             workers: figures.workers as u32,
             memory: self.memory(&figures.memory),
@@ -435,7 +436,8 @@ impl Daemon {
             power: self.power_status(),
             vault: self.runtime.vault().map(|vault| vault::status(&vault)),
             ..base
-        }
+        };
+        Status { alerts: alerts(&status), ..status }
     }
 }
 

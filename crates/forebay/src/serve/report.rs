@@ -78,12 +78,8 @@ pub(super) fn volume(
     power: Option<&PowerStatus>,
     stripe_bytes_max: u64,
 ) -> VolumeStatus {
-    let geometry = ResolvedGeometry::new(&spec.config, &figures.backing.geometry, stripe_bytes_max);
     forebay_control::with_settings(
         VolumeStatus {
-            saved: saved(figures),
-            learn: learn(spec, figures),
-            geometry: forebay_control::geometry_status(&geometry),
             gather: gather(figures),
             curve: curve(figures, memory),
             latency: latencies(&figures.latencies),
@@ -93,14 +89,15 @@ pub(super) fn volume(
     )
 }
 
-/// The part of the status of a volume that metrics show: numbers, and what takes little time.
+/// The part of the status of a volume that metrics show and alerts need. It takes little time.
 pub(super) fn figures(
     spec: &VolumeSpec,
     figures: &Figures,
     memory: &MemoryStatus,
     power: Option<&PowerStatus>,
-    _: u64,
+    stripe_bytes_max: u64,
 ) -> VolumeStatus {
+    let geometry = ResolvedGeometry::new(&spec.config, &figures.backing.geometry, stripe_bytes_max);
     let (effective_mode, effective_mode_reason) =
         effective_mode(figures, memory, power, spec.config.unsafe_supply);
     let condition = figures.condition();
@@ -112,6 +109,9 @@ pub(super) fn figures(
         read_only: figures.read_only,
         warm_up: warm_up(spec, figures),
         pins: pins(figures),
+        saved: saved(figures),
+        learn: learn(spec, figures),
+        geometry: forebay_control::geometry_status(&geometry),
         write_back: write_back(spec, figures),
         state,
         state_reason,
