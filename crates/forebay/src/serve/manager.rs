@@ -422,7 +422,7 @@ impl Daemon {
             ..Status::default()
         };
         drop(state);
-        let Some(figures) = figures else { return base };
+        let Some(figures) = figures else { return Status { alerts: alerts(&base), ..base } };
         let status = Status {
             uptime_seconds: figures.uptime_seconds,
             workers: figures.workers as u32,
