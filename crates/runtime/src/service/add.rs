@@ -75,7 +75,7 @@ impl VolumeService {
         let elsewhere = pool_and_vault(&settings, plan, &internal_reads)?;
         let info = info_of(id, &settings);
         let config = settings.config;
-        let (size, mode, unsafe_ups) = (info.size_bytes, config.mode, config.unsafe_supply);
+        let (size, mode) = (info.size_bytes, config.mode);
         let warm = Warm::new(config.warm, &*settings.backend, settings.identity);
         let gather_below = settings.gather_below.or(config.gather_below.set());
         let streams = Streams::new(size, self.shared.pool.data_bytes());
@@ -128,7 +128,7 @@ impl VolumeService {
         });
         let registered = Arc::clone(&volume);
         self.shared.run_on(0, move |tasks| {
-            tasks.shared().register(registered, mode, protection, unsafe_ups);
+            tasks.shared().register(registered, protection);
         })?;
         Ok((volume, settings.vault))
     }

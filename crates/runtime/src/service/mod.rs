@@ -49,6 +49,7 @@ use crate::locks::{Lock, order};
 use crate::protect::adopt::PoolVolumes;
 use crate::shared::{Shared, Volume};
 use crate::warm_up::WarmUps;
+use crate::worker::Tasks;
 use additions::Additions;
 use calibrate::Calibrator;
 use drain::OnProgress;
@@ -120,15 +121,11 @@ impl VolumeService {
         if let (Some(used), Mode::WriteBack) = (&volume.journal, new.mode) {
             used.journal.rely(&volume.name)?;
         }
-        let (id, mode, frozen, unsafe_ups) = (volume.id, new.mode, new.frozen, new.unsafe_supply);
+        let (id, mode, frozen, config) = (volume.id, new.mode, new.frozen, new.clone());
         // Before the shards: a warm-up would count reads that they refuse as done.
         let was_frozen = volume.is_frozen.fetch_or(frozen, Ordering::Relaxed);
-        let changed = self.shared.run_on(0, move |tasks| {
-            let shards = &tasks.shared().shards;
-            shards.set_mode(id, mode);
-            shards.set_frozen(id, frozen);
-            shards.set_unsafe_ups(id, unsafe_ups);
-        });
+        let configure = move |tasks: &mut dyn Tasks| tasks.shared().shards.configure(id, &config);
+        let changed = self.shared.run_on(0, configure);
         volume
             .is_frozen
             .store(if changed.is_ok() { frozen } else { was_frozen }, Ordering::Relaxed);
