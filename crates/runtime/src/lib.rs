@@ -73,7 +73,7 @@ pub use recording::{RecordError, Recorded, Recording, Served};
 pub use resize::ResizeError;
 pub use runtime::{
     Engine, LeftBehind, Runtime, RuntimeConfig, clients, conditions, discard_volume, leave,
-    memory_status, set_hold_out,
+    memory_status, set_hold_out, writers,
 };
 pub use service::{
     CalibrateError, Discarded, MemoryStatus, RuntimeStatus, Stall, VolumeCondition, VolumeSettings,

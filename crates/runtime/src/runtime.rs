@@ -102,6 +102,11 @@ pub fn memory_status(runtime: &Runtime) -> MemoryStatus {
     runtime.volumes.memory(&runtime.memory_bounds())
 }
 
+/// The number of volumes in write-back mode, and of those among them that only a UPS protects.
+pub fn writers(runtime: &Runtime) -> [usize; 2] {
+    runtime.volumes.writers()
+}
+
 /// Sets which regions of a volume are served as if there were no cache, from the next request on.
 /// Their response times, and those of the others, are counted in [`NamedStatistics::arms`]. Nothing
 /// that was acknowledged is affected.

@@ -192,7 +192,12 @@ pub(super) fn volumes(text: &mut Text, measured: &Measurements) {
     for (kind, name, help, value) in FIGURES {
         let mut family = text.family(*kind, name, help);
         for volume in volumes {
-            family.sample(&[("volume", &volume.name)], value(volume));
+            let (labels, value) = ([("volume", &*volume.name)], value(volume));
+            // Integers are formatted faster as such, to the same text.
+            match value.fract() == 0.0 && value.abs() < (1u64 << 53) as f64 {
+                true => family.sample(&labels, value as i64),
+                false => family.sample(&labels, value),
+            }
         }
     }
     requests(text, volumes);

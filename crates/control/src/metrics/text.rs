@@ -132,6 +132,9 @@ fn put_value(text: &mut String, value: impl Display) {
 
 /// The value of a label, escaped as the format requires.
 fn put_escaped(text: &mut String, value: &str) {
+    if value.bytes().all(|byte| !b"\\\"\n".contains(&byte)) {
+        return text.push_str(value);
+    }
     for part in value.split_inclusive(['\\', '"', '\n']) {
         match part.char_indices().next_back() {
             Some((at, '\n')) => text.extend([&part[..at], "\\n"]),

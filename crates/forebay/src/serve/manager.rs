@@ -399,8 +399,8 @@ impl Daemon {
         let (power, stripe_bytes_max) = (self.power_status(), self.runtime.stripe_bytes_max());
         let off = self.analyzer.cache_off();
         move |spec, volume| {
-            let status = report(spec, volume, memory, power.as_ref(), stripe_bytes_max);
-            let status = VolumeStatus { notes: self.notes.of(&spec.name), ..status };
+            let mut status = report(spec, volume, memory, power.as_ref(), stripe_bytes_max);
+            status.notes = self.notes.of(&spec.name);
             match off.as_ref().filter(|off| off.names.contains(&spec.name)) {
                 Some(off) => report::with_cache_off(status, off.off.clone()),
                 None => status,
@@ -617,8 +617,10 @@ impl Manager for Daemon {
 
 /// Reports a volume that a command has changed.
 fn changed(daemon: &Daemon, name: &str) -> Result<VolumeStatus, Problem> {
-    daemon.log_ratio();
-    daemon.volume_status(name)
+    let spec = daemon.spec_of(name)?;
+    let RuntimeStatus { memory, volumes, .. } = daemon.runtime.status_of(name).map_err(problem)?;
+    daemon.ratio.log(&daemon.ratio.status(&memory, daemon.power_status().as_ref()));
+    Ok(daemon.describe(&memory, report::volume)(&spec, &volumes[0]))
 }
 
 /// The API's error for a failed change of a volume.

@@ -7,7 +7,7 @@
 use crate::report::problem as problem_of;
 use forebay_api::{CacheRatio as RatioStatus, PowerStatus, Problem};
 use forebay_config::{CacheRatio, MemorySetting, ServerChange};
-use forebay_runtime::{MemoryStatus, Runtime};
+use forebay_runtime::{MemoryStatus, Runtime, writers};
 use forebay_types::{Size, WriteShare};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -97,7 +97,8 @@ impl Ratio {
     pub(super) fn status(&self, memory: &MemoryStatus, power: Option<&PowerStatus>) -> RatioStatus {
         let setting = self.state().setting;
         let shortage = self.runtime.write_share().current_shortage();
-        decide(&Inputs::new(setting, memory, power, shortage.map(|error| error.to_string())))
+        let shortage = shortage.map(|error| error.to_string());
+        decide(&Inputs::new(setting, memory, writers(&self.runtime), power, shortage))
     }
 
     /// Logs the shares if they differ from those that were logged last.
@@ -155,6 +156,7 @@ impl Inputs {
     fn new(
         setting: CacheRatio,
         memory: &MemoryStatus,
+        [writers, ups_writers]: [usize; 2],
         power: Option<&PowerStatus>,
         shortage: Option<String>,
     ) -> Self {
@@ -163,8 +165,8 @@ impl Inputs {
             pool_bytes: memory.pool_bytes,
             pinned_bytes: memory.pinned_bytes,
             limit_bytes: memory.dirty_bytes_max,
-            writers: memory.writers,
-            ups_writers: memory.ups_writers,
+            writers,
+            ups_writers,
             ups_bytes: power.map(|power| power.dirty_bytes_max),
             shortage,
         }

@@ -46,10 +46,6 @@ pub struct MemoryStatus {
     pub pinned_bytes: u64,
     /// The limit of [`MemoryStatus::pinned_bytes`].
     pub pinned_bytes_max: u64,
-    /// Volumes in write-back mode.
-    pub writers: usize,
-    /// Those among them that only a UPS protects.
-    pub ups_writers: usize,
     /// The patrol over the pool.
     pub patrol: PatrolStatus,
 }
@@ -348,11 +344,16 @@ impl VolumeService {
         let mut memory = self.memory_status(bounds, &shards);
         for volume in self.shared.volumes.all() {
             memory.pinned_bytes += volume.pins.get().ranges.lines() * LINE_BYTES;
-            let is_writer = volume.config.read().mode == Mode::WriteBack;
-            memory.writers += usize::from(is_writer);
-            memory.ups_writers += usize::from(is_writer && volume.is_ups_only());
         }
         memory
+    }
+
+    /// See [`crate::writers`].
+    pub(crate) fn writers(&self) -> [usize; 2] {
+        let volumes = self.shared.volumes.all();
+        let is_writer = |volume: &&Arc<Volume>| volume.config.read().mode == Mode::WriteBack;
+        let writers = || volumes.iter().filter(is_writer);
+        [writers().count(), writers().filter(|volume| volume.is_ups_only()).count()]
     }
 
     fn memory_status(&self, bounds: &MemoryBounds, shards: &[ShardUsage]) -> MemoryStatus {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::rig::{MIB, allocations, quiet_config, volume};
 use crate::service::VolumeSettings;
-use crate::{Runtime, memory_status};
+use crate::{Runtime, memory_status, writers};
 use forebay_backend::MemoryBackend;
 use forebay_frontend_nbd::NbdServer;
 use forebay_types::{ByteRange, PinnedRanges};
@@ -64,8 +64,7 @@ fn the_work_of_a_change_does_not_grow_with_the_number_of_volumes() {
     let before = allocations();
     assert_eq!(runtime.status_without_curves().unwrap().volumes.len(), 512);
     assert!(allocations() - before > 10 * beside_many);
-    let memory = memory_status(&runtime);
-    assert_eq!((memory.writers, memory.ups_writers), (512, 0));
+    assert_eq!(writers(&runtime), [512, 0]);
     runtime.stop(|_| {}).unwrap();
 }
 

@@ -157,7 +157,8 @@ impl LatencyHistogram {
     /// The end of each bucket that has latencies, in microseconds, and their number. A bucket
     /// starts where the one before it ends.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
-        let some = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
+        let used = if self.sum_ns == 0 { 0 } else { BUCKETS };
+        let some = self.buckets[..used].iter().enumerate().filter(|(_, count)| **count > 0);
         some.map(|(bucket, &count)| (bucket_start_ns(bucket + 1) as f64 / 1000.0, count))
     }
 }
