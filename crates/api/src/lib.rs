@@ -31,6 +31,7 @@ mod patrol;
 mod pins;
 mod power;
 mod request;
+mod requests;
 mod saved;
 mod settings;
 mod slow;

@@ -64,7 +64,6 @@ pub(crate) fn remote_router(manager: Arc<dyn Manager>) -> Router {
 /// The requests about the server. Unless `is_local`, those are refused that only the control socket
 /// accepts.
 fn routes(is_local: bool) -> Router<App> {
-    let local = |served: MethodRouter<App>| if is_local { served } else { post(local_only) };
     Router::new()
         .route(paths::STATUS, get(status))
         .route(paths::STATISTICS, get(statistics))
@@ -76,11 +75,16 @@ fn routes(is_local: bool) -> Router<App> {
         .route(paths::ANALYSIS, get(analysis).post(start_analysis).delete(stop_analysis))
         .route(paths::ANALYSIS_RESULT, get(analysis_result))
         .route(paths::OPENAPI, get(description))
-        .route(paths::TRACE, local(post(trace)))
-        .route(paths::STOP, local(post(stop)))
-        .route(paths::RELOAD, local(post(reload)))
-        .route(paths::RELOAD_REMOVE, local(post(reload_remove)))
-        .route(paths::UPGRADE, local(post(upgrade)))
+        .route(paths::TRACE, local_post(is_local, post(trace)))
+        .route(paths::STOP, local_post(is_local, post(stop)))
+        .route(paths::RELOAD, local_post(is_local, post(reload)))
+        .route(paths::RELOAD_REMOVE, local_post(is_local, post(reload_remove)))
+        .route(paths::UPGRADE, local_post(is_local, post(upgrade)))
+}
+
+/// A `POST` request that only the control socket accepts.
+fn local_post(is_local: bool, served: MethodRouter<App>) -> MethodRouter<App> {
+    if is_local { served } else { post(local_only) }
 }
 
 fn finish(routes: Router<App>, manager: Arc<dyn Manager>) -> Router {

@@ -6,7 +6,6 @@
 //! with 2 if a device is not usable, and the server with `keeper::UPGRADE_CODE` for an upgrade.
 
 mod advise;
-mod alerts;
 mod arguments;
 mod cli;
 mod client;

@@ -1,6 +1,8 @@
 //! The requests about one volume or all of them.
 
-use super::{Answer, App, EVENT_LINES, EVENTS, FINE, FORCE, PROBLEM, local_only, unchanged};
+use super::{
+    Answer, App, EVENT_LINES, EVENTS, FINE, FORCE, PROBLEM, local_only, local_post, unchanged,
+};
 use crate::{
     Manager,
     answer::{Body, Fine, Force, Name, Refusal},
@@ -11,7 +13,7 @@ use axum::{
     extract::State,
     http::StatusCode,
     response::Response,
-    routing::{MethodRouter, delete, get, post},
+    routing::{delete, get, post},
 };
 use forebay_api::{
     AddVolume, DiscardRequest, Discarded, ErrorBody, Event, History, PinRequest, Problem,
@@ -24,15 +26,10 @@ use utoipa::OpenApi;
 /// The requests about volumes. Unless `is_local`, those are refused that only the control socket
 /// accepts.
 pub(super) fn routes(is_local: bool) -> Router<App> {
-    let local = |refused: MethodRouter<App>, served| if is_local { served } else { refused };
+    let remove = if is_local { delete(remove_volume) } else { delete(local_only) };
     Router::new()
-        .route(paths::VOLUMES, get(list_volumes).merge(local(post(local_only), post(add_volume))))
-        .route(
-            paths::VOLUME,
-            get(show_volume)
-                .patch(set_volume)
-                .merge(local(delete(local_only), delete(remove_volume))),
-        )
+        .route(paths::VOLUMES, get(list_volumes).merge(local_post(is_local, post(add_volume))))
+        .route(paths::VOLUME, get(show_volume).patch(set_volume).merge(remove))
         .route(paths::VOLUME_STATISTICS, get(volume_statistics))
         .route(paths::VOLUME_HISTORY, get(volume_history))
         .route(paths::VOLUME_SLOW, get(volume_slow))
@@ -41,8 +38,8 @@ pub(super) fn routes(is_local: bool) -> Router<App> {
         .route(paths::VOLUME_CALIBRATE, post(calibrate_volume))
         .route(paths::VOLUME_PIN, post(pin_volume))
         .route(paths::VOLUME_UNPIN, post(unpin_volume))
-        .route(paths::VOLUME_DISCARD, local(post(local_only), post(discard_volume)))
-        .route(paths::VOLUME_TRUST, local(post(local_only), post(trust_volume)))
+        .route(paths::VOLUME_DISCARD, local_post(is_local, post(discard_volume)))
+        .route(paths::VOLUME_TRUST, local_post(is_local, post(trust_volume)))
 }
 
 /// The description of these requests.

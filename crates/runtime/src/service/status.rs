@@ -350,10 +350,9 @@ impl VolumeService {
 
     /// See [`crate::writers`].
     pub(crate) fn writers(&self) -> [usize; 2] {
-        let volumes = self.shared.volumes.all();
-        let is_writer = |volume: &&Arc<Volume>| volume.config.read().mode == Mode::WriteBack;
-        let writers = || volumes.iter().filter(is_writer);
-        [writers().count(), writers().filter(|volume| volume.is_ups_only()).count()]
+        let mut volumes = self.shared.volumes.all();
+        volumes.retain(|volume| volume.config.read().mode == Mode::WriteBack);
+        [volumes.len(), volumes.iter().filter(|volume| volume.is_ups_only()).count()]
     }
 
     fn memory_status(&self, bounds: &MemoryBounds, shards: &[ShardUsage]) -> MemoryStatus {

@@ -24,11 +24,7 @@ pub(crate) struct JoinedAlert<'a> {
 pub(crate) fn joined<'a>(alerts: impl IntoIterator<Item = &'a Alert>) -> Vec<JoinedAlert<'a>> {
     let mut joined: Vec<JoinedAlert<'_>> = Vec::new();
     for alert in alerts {
-        let unnamed = |alert: &Alert| Alert { name: None, ..alert.clone() };
-        let is_like = |one: &&mut JoinedAlert<'_>| {
-            alert.name.is_some() && unnamed(one.alert) == unnamed(alert)
-        };
-        match joined.iter_mut().find(is_like) {
+        match joined.iter_mut().find(|one| one.is_like(alert)) {
             Some(one) => one.names.extend(alert.name.as_deref()),
             None => joined
                 .push(JoinedAlert { alert, names: alert.name.iter().map(|it| &**it).collect() }),
@@ -38,6 +34,14 @@ pub(crate) fn joined<'a>(alerts: impl IntoIterator<Item = &'a Alert>) -> Vec<Joi
 }
 
 impl JoinedAlert<'_> {
+    /// Whether another alert differs only in what it is about.
+    fn is_like(&self, other: &Alert) -> bool {
+        let Alert { severity, kind, name: _, text, remedy } = self.alert;
+        other.name.is_some()
+            && (severity, kind) == (&other.severity, &other.kind)
+            && (text, remedy) == (&other.text, &other.remedy)
+    }
+
     /// How serious it is.
     pub(crate) const fn severity(&self) -> Severity {
         self.alert.severity
