@@ -3,12 +3,7 @@
 //! Requests are rare, so the client keeps no connection open between them. It stores only the
 //! socket's path, so it also reaches a restarted server.
 
-use crate::{
-    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DiscardRequest, Discarded, DrillReport,
-    ErrorBody, Event, History, Memory, PinRequest, Problem, Progress, ServerSettings, SlowRequests,
-    Statistics, StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeList, VolumeSettings,
-    VolumeStatus, paths,
-};
+use crate::{ErrorBody, Event, Problem, Progress, TraceRequest, TraceSummary, paths};
 use forebay_types::{Action, Blame, Fault, Remedy};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
@@ -31,7 +26,7 @@ const ANSWER_BYTES_MAX: usize = 32 << 20;
 /// Longest line of a stream, in bytes: a problem with its remedy.
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// Time limit of a drill: longer than the runtime of any usual UPS.
-const DRILL_TIME_MAX: Duration = Duration::from_secs(4 * 60 * 60);
+pub(crate) const DRILL_TIME_MAX: Duration = Duration::from_secs(4 * 60 * 60);
 
 /// Time limits for answers of the server.
 #[derive(Clone, Copy, Debug)]
@@ -146,142 +141,6 @@ impl Client {
         Self { socket: socket.into(), timeouts: Timeouts::default() }
     }
 
-    /// The status of the server and its volumes.
-    pub async fn status(&self) -> Result<Status> {
-        self.query(paths::STATUS).await
-    }
-
-    /// The statistics of the volumes over time.
-    pub async fn statistics(&self) -> Result<Statistics> {
-        self.query(paths::STATISTICS).await
-    }
-
-    /// The past of one volume, or of all together, interval by interval; with the intervals of
-    /// five seconds if it is to be `fine`.
-    pub async fn history(&self, name: Option<&str>, fine: bool) -> Result<History> {
-        let path = name.map_or_else(|| paths::HISTORY.to_owned(), paths::volume_history);
-        self.query(&if fine { path + "?fine=true" } else { path }).await
-    }
-
-    /// The statistics of one volume over time, with latency histograms.
-    pub async fn volume_statistics(&self, name: &str) -> Result<StatisticsOfVolume> {
-        self.query(&paths::volume_statistics(name)).await
-    }
-
-    /// Changes settings of the server. Returns its memory.
-    pub async fn set_server(&self, change: &ServerSettings) -> Result<Memory> {
-        self.request(Method::PATCH, paths::SETTINGS, Some(change)).await
-    }
-
-    /// All volumes.
-    pub async fn volume_list(&self) -> Result<Vec<VolumeStatus>> {
-        let list: VolumeList = self.query(paths::VOLUMES).await?;
-        Ok(list.volumes)
-    }
-
-    /// One volume.
-    pub async fn volume(&self, name: &str) -> Result<VolumeStatus> {
-        self.query(&paths::volume(name)).await
-    }
-
-    /// Adds a volume.
-    pub async fn add_volume(&self, request: &AddVolume) -> Result<VolumeStatus> {
-        self.request(Method::POST, paths::VOLUMES, Some(request)).await
-    }
-
-    /// Changes settings of a volume.
-    pub async fn set_volume(&self, name: &str, change: &VolumeSettings) -> Result<VolumeStatus> {
-        self.request(Method::PATCH, &paths::volume(name), Some(change)).await
-    }
-
-    /// Flushes a volume, then removes it. With `force`, even if clients are connected to it.
-    pub async fn remove_volume(
-        &self,
-        name: &str,
-        force: bool,
-        progress: impl FnMut(Progress) + Send,
-    ) -> Result<()> {
-        let path = paths::with_force(&paths::volume(name), force);
-        self.operate(Method::DELETE, &path, progress).await
-    }
-
-    /// Removes a volume whose disk does not take its data, and gives up what the disk lacks.
-    pub async fn discard_volume(&self, name: &str, request: &DiscardRequest) -> Result<Discarded> {
-        let path = paths::volume_discard(name);
-        self.request_within(DRILL_TIME_MAX, Method::POST, &path, Some(request)).await
-    }
-
-    /// Flushes a volume: destages all dirty data and flushes its disk.
-    pub async fn flush_volume(
-        &self,
-        name: &str,
-        progress: impl FnMut(Progress) + Send,
-    ) -> Result<()> {
-        self.operate(Method::POST, &paths::volume_flush(name), progress).await
-    }
-
-    /// Saves a volume in memory to its image.
-    pub async fn save_volume(&self, name: &str) -> Result<()> {
-        self.operate(Method::POST, &paths::volume_save(name), |_| ()).await
-    }
-
-    /// Trusts a volume's disk again after it failed a flush, and flushes it.
-    pub async fn trust_volume(
-        &self,
-        name: &str,
-        progress: impl FnMut(Progress) + Send,
-    ) -> Result<()> {
-        self.operate(Method::POST, &paths::volume_trust(name), progress).await
-    }
-
-    /// Measures the size below which writes of a volume are worth gathering.
-    pub async fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus> {
-        self.request(Method::POST, &paths::volume_calibrate(name), None::<&()>).await
-    }
-
-    /// Pins ranges of a volume.
-    pub async fn pin_volume(&self, name: &str, request: &PinRequest) -> Result<VolumeStatus> {
-        self.request(Method::POST, &paths::volume_pin(name), Some(request)).await
-    }
-
-    /// Unpins ranges of a volume.
-    pub async fn unpin_volume(&self, name: &str, request: &PinRequest) -> Result<VolumeStatus> {
-        self.request(Method::POST, &paths::volume_unpin(name), Some(request)).await
-    }
-
-    /// The progress of the analysis.
-    pub async fn analysis(&self) -> Result<AnalysisStatus> {
-        self.query(paths::ANALYSIS).await
-    }
-
-    /// The analysis with all that it has counted.
-    pub async fn analysis_result(&self) -> Result<Analysis> {
-        self.query(paths::ANALYSIS_RESULT).await
-    }
-
-    /// Starts an analysis.
-    pub async fn start_analysis(&self, request: &AnalysisRequest) -> Result<AnalysisStatus> {
-        self.request(Method::POST, paths::ANALYSIS, Some(request)).await
-    }
-
-    /// Stops the analysis.
-    pub async fn stop_analysis(&self) -> Result<AnalysisStatus> {
-        self.request(Method::DELETE, paths::ANALYSIS, None::<&()>).await
-    }
-
-    /// Rehearses a power failure.
-    pub async fn drill(&self) -> Result<DrillReport> {
-        self.request_within(DRILL_TIME_MAX, Method::POST, paths::DRILL, None::<&()>).await
-    }
-
-    /// The last slow requests of the clients of one volume, or of all.
-    pub async fn slow_requests(&self, name: Option<&str>) -> Result<SlowRequests> {
-        match name {
-            None => self.query(paths::SLOW).await,
-            Some(name) => self.query(&paths::volume_slow(name)).await,
-        }
-    }
-
     /// Records the requests of clients. `write` gets the lines of the trace in pieces. An error of
     /// `write` ends the recording and is returned as the inner result.
     pub async fn record_trace<E>(
@@ -308,31 +167,13 @@ impl Client {
         summary.map(Ok).ok_or(ClientError::Cut { source: None })
     }
 
-    /// Flushes all volumes and stops the server. With `force`, even if clients are connected.
-    pub async fn stop(&self, force: bool, progress: impl FnMut(Progress) + Send) -> Result<()> {
-        self.operate(Method::POST, &paths::with_force(paths::STOP, force), progress).await
-    }
-
-    /// Applies the changes of the configuration file. Unless `removes`, this is refused if they
-    /// would remove more than half of the volumes.
-    pub async fn reload(&self, removes: bool) -> Result<()> {
-        let path = if removes { paths::RELOAD_REMOVE } else { paths::RELOAD };
-        self.operate(Method::POST, path, |_| ()).await
-    }
-
-    /// Hands the pool over to a new server, the program now at the server's path. Returns when that
-    /// program is about to start.
-    pub async fn upgrade(&self) -> Result<()> {
-        self.operate(Method::POST, paths::UPGRADE, |_| ()).await
-    }
-
     /// Sends a request that changes nothing.
-    async fn query<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+    pub(crate) async fn query<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.request_within(self.timeouts.query, Method::GET, path, None::<&()>).await
     }
 
     /// Sends a request with a single answer.
-    async fn request<T: DeserializeOwned>(
+    pub(crate) async fn request<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
@@ -341,7 +182,7 @@ impl Client {
         self.request_within(self.timeouts.request, method, path, body).await
     }
 
-    async fn request_within<T: DeserializeOwned>(
+    pub(crate) async fn request_within<T: DeserializeOwned>(
         &self,
         limit: Duration,
         method: Method,
@@ -364,7 +205,7 @@ impl Client {
     }
 
     /// Sends a request that is answered with a stream of events.
-    async fn operate(
+    pub(crate) async fn operate(
         &self,
         method: Method,
         path: &str,

@@ -1,9 +1,9 @@
-//! The control API: its types, its description and its client.
+//! The control API: its types and its client.
 //!
 //! The API is HTTP/1.1 with JSON over a Unix socket, `control.sock` in the state directory.
 //! Permission to open the socket is permission for all requests. This crate has the types of
-//! requests and answers, their [`paths`], and [`openapi`], which describes both from the same
-//! source. A copy of the description is in `openapi.json`; a test fails if it differs.
+//! requests and answers, and their [`paths`]; the server's crate describes both. A copy of that
+//! description is in `openapi.json`; a test fails if it differs.
 //!
 //! Long operations, such as stopping the server or removing or flushing a volume, take as long as
 //! the disks take. They answer with newline-delimited JSON (`application/x-ndjson`), one [`Event`]
@@ -12,13 +12,13 @@
 //! either line was cut off, and the client reports that. A request that fails at once, for example
 //! for an unknown volume, is answered with an HTTP status instead of a stream.
 
+mod alert;
 mod analysis;
 mod background;
 mod blocking;
 mod cache_ratio;
 mod client;
 mod curve;
-mod description;
 mod division;
 mod error;
 mod gather;
@@ -31,6 +31,7 @@ mod patrol;
 mod pins;
 mod power;
 mod request;
+mod requests;
 mod saved;
 mod settings;
 mod slow;
@@ -41,6 +42,7 @@ mod vault;
 mod warm_up;
 mod write_back;
 
+pub use alert::{Alert, Severity};
 pub use analysis::{
     Analysis, AnalysisBatch, AnalysisInterruption, AnalysisPhase, AnalysisRequest, AnalysisState,
     AnalysisStatus, AnalysisVolume, CacheOff, SizeTimes,
@@ -50,7 +52,6 @@ pub use blocking::BlockingClient;
 pub use cache_ratio::CacheRatio;
 pub use client::{Client, ClientError};
 pub use curve::{CurvePoint, CurveStatus, MemoryAdvice, MemoryOutlook};
-pub use description::openapi;
 pub use division::{PoolDivision, VolumePart};
 pub use error::{ErrorBody, ErrorKind, Problem};
 pub use gather::{GatherSource, GatherStatus};

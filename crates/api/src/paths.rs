@@ -58,68 +58,18 @@ pub const UPGRADE: &str = "/v1/upgrade";
 /// `GET`: the description of this interface.
 pub const OPENAPI: &str = "/v1/openapi.json";
 
-/// The path of the volume `name`.
-pub fn volume(name: &str) -> String {
-    let mut path = format!("{VOLUMES}/");
+/// A path below [`VOLUME`], of the volume `name`.
+pub fn of_volume(path: &str, name: &str) -> String {
+    let mut escaped = String::new();
     for byte in name.bytes() {
         // Every other byte is escaped, including `/` and all bytes of non-ASCII characters.
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            path.push(char::from(byte));
+            escaped.push(char::from(byte));
         } else {
-            write!(path, "%{byte:02X}").expect("writing to a string does not fail");
+            write!(escaped, "%{byte:02X}").expect("writing to a string does not fail");
         }
     }
-    path
-}
-
-/// The path to the history of the volume `name`.
-pub fn volume_history(name: &str) -> String {
-    format!("{}/history", volume(name))
-}
-
-/// The path to the statistics of the volume `name`.
-pub fn volume_statistics(name: &str) -> String {
-    format!("{}/statistics", volume(name))
-}
-
-/// The path to the slow requests of the volume `name`.
-pub fn volume_slow(name: &str) -> String {
-    format!("{}/slow", volume(name))
-}
-
-/// The path to flush the volume `name`.
-pub fn volume_flush(name: &str) -> String {
-    format!("{}/flush", volume(name))
-}
-
-/// The path to save the volume `name`.
-pub fn volume_save(name: &str) -> String {
-    format!("{}/save", volume(name))
-}
-
-/// The path to trust the disk of the volume `name` again.
-pub fn volume_trust(name: &str) -> String {
-    format!("{}/trust", volume(name))
-}
-
-/// The path to give up what the disk of the volume `name` does not take.
-pub fn volume_discard(name: &str) -> String {
-    format!("{}/discard", volume(name))
-}
-
-/// The path to measure the disk of the volume `name`.
-pub fn volume_calibrate(name: &str) -> String {
-    format!("{}/calibrate", volume(name))
-}
-
-/// The path to pin ranges of the volume `name`.
-pub fn volume_pin(name: &str) -> String {
-    format!("{}/pin", volume(name))
-}
-
-/// The path to unpin ranges of the volume `name`.
-pub fn volume_unpin(name: &str) -> String {
-    format!("{}/unpin", volume(name))
+    path.replace("{name}", &escaped)
 }
 
 /// The path of a request that disconnects clients only if `force` is set.
@@ -133,7 +83,7 @@ mod tests {
 
     #[test]
     fn names_are_escaped_for_a_path() {
-        assert_eq!(volume("disk-1.img"), "/v1/volumes/disk-1.img");
-        assert_eq!(volume_flush("a/b ü%?"), "/v1/volumes/a%2Fb%20%C3%BC%25%3F/flush");
+        assert_eq!(of_volume(VOLUME, "disk-1.img"), "/v1/volumes/disk-1.img");
+        assert_eq!(of_volume(VOLUME_FLUSH, "a/b ü%?"), "/v1/volumes/a%2Fb%20%C3%BC%25%3F/flush");
     }
 }

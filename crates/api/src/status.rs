@@ -2,9 +2,10 @@
 //! added, and never decrease.
 
 use crate::{
-    BackgroundStatus, CacheOff, CacheRatio, Counters, CurveStatus, Damage, DiskUse, GatherStatus,
-    GeometryStatus, JournalStatus, Latencies, LearnStatus, PatrolStatus, PinStatus, PoolDivision,
-    PowerStatus, SavedStatus, VaultStatus, VolumeSettings, WarmUpStatus, WriteBackFigures,
+    Alert, BackgroundStatus, CacheOff, CacheRatio, Counters, CurveStatus, Damage, DiskUse,
+    GatherStatus, GeometryStatus, JournalStatus, Latencies, LearnStatus, PatrolStatus, PinStatus,
+    PoolDivision, PowerStatus, SavedStatus, VaultStatus, VolumeSettings, WarmUpStatus,
+    WriteBackFigures,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -93,6 +94,9 @@ pub struct Status {
     /// The vault; null without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vault: Option<VaultStatus>,
+    /// What is wrong, the most serious first.
+    #[serde(default)]
+    pub alerts: Vec<Alert>,
 }
 
 /// The server's log, whose reader may be too slow. The server does not wait for it.

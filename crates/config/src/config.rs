@@ -243,8 +243,8 @@ fn check_vault(vault: Option<&str>, volumes: &[VolumeSpec]) -> ConfigResult<()> 
         return fail(Mistake::Value, message);
     }
     let uses_vault = |volume: &&VolumeSpec| {
-        let journals = [volume.journal.as_deref(), volume.journal_mirror.as_deref()];
-        volume.backing == vault || journals.contains(&Some(vault))
+        let journals = [&volume.config.journal, &volume.config.journal_mirror];
+        volume.backing == vault || journals.iter().any(|it| it.as_deref() == Some(vault))
     };
     match volumes.iter().find(uses_vault) {
         Some(volume) => {

@@ -73,7 +73,7 @@ impl fmt::Display for Change {
             }
             // The protection may be fixed or not, depending on the old one.
             Self::VolumeChanged { name, change }
-                if change.has_fixed_settings() || change.protection.is_some() =>
+                if change.has_fixed_settings() || change.has("protection") =>
             {
                 write!(f, "volume '{name}' has other settings: {change}")
             }

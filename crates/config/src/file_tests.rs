@@ -1,11 +1,9 @@
 //! Tests of the configuration file: every key, mistakes with their positions, and random text.
 
 use super::*;
-use crate::{
-    IoEngine, LogLevel, MemorySetting, Percent, Protection, Seconds, TlsMode, UpsSource, Workers,
-};
+use crate::{IoEngine, LogLevel, MemorySetting, Percent, Seconds, TlsMode, UpsSource, Workers};
 use forebay_types::Fault;
-use forebay_types::{Durability, Mode};
+use forebay_types::{Durability, Mode, Protection};
 use proptest::prelude::*;
 
 const EVERYTHING: &str = r#"
@@ -82,12 +80,15 @@ fn every_setting_can_be_written() {
     assert_eq!(settings.ups_margin_seconds, Some(Seconds(90)));
     assert_eq!(settings.volumes[0], VolumeSpec::new("disk", "/dev/sdb").unwrap());
     let db = &settings.volumes[1];
-    assert_eq!((db.backing.as_str(), db.mode), ("/disks/a,mode=(b", Mode::WriteBack));
-    assert!(db.accept_loss && !db.prefetch && !db.read_only);
+    assert_eq!((db.backing.as_str(), db.config.mode), ("/disks/a,mode=(b", Mode::WriteBack));
+    assert!(db.config.accept_loss && !db.config.prefetch && !db.config.read_only);
     let vm = &settings.volumes[2];
-    assert_eq!(vm.journal.as_deref(), Some("error(rate=0,kind=all):/disks/j,size=(1"));
-    assert_eq!(vm.journal_mirror.as_deref(), Some("/disks/k,size=(1"));
-    assert_eq!((vm.protection, vm.durability), (Protection::Journal, Durability::Flush));
+    assert_eq!(vm.config.journal.as_deref(), Some("error(rate=0,kind=all):/disks/j,size=(1"));
+    assert_eq!(vm.config.journal_mirror.as_deref(), Some("/disks/k,size=(1"));
+    assert_eq!(
+        (vm.config.protection, vm.config.durability),
+        (Protection::Journal, Durability::Flush)
+    );
     assert_eq!(parse_toml(&settings.to_string(), "again"), Ok(settings));
 }
 

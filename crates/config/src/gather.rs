@@ -1,7 +1,7 @@
 //! The setting `gather-below`: the size below which writes of a volume are gathered.
 
-use crate::{Auto, ConfigError, ConfigResult, Mistake, words::size};
-use forebay_types::{SECTOR_BYTES, Size, limits::GATHER_BELOW_BYTES_MAX};
+use crate::{ConfigError, ConfigResult, Mistake, words::size};
+use forebay_types::{Auto, SECTOR_BYTES, Size, limits::GATHER_BELOW_BYTES_MAX};
 
 /// Parses `gather-below`, in bytes; zero for no gathering.
 pub(crate) fn gather_below(_: &str, text: &str) -> ConfigResult<Auto<u64>> {
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn gather_below_can_change_while_the_volume_is_served() {
         let spec = parse_volume_spec("v=/x,gather-below=64KiB").unwrap();
-        assert_eq!(spec.gather_below, Auto::Set(64 << 10));
+        assert_eq!(spec.config.gather_below, Auto::Set(64 << 10));
         let change = |text: &str| {
             let change = VolumeChange::parse([text]).unwrap();
             assert!(!change.has_fixed_settings());
@@ -90,6 +90,6 @@ mod tests {
         };
         assert_eq!(change("gather-below=off").to_string(), "v=/x,gather-below=off");
         assert_eq!(change("gather-below=auto").to_string(), "v=/x");
-        assert_eq!(change("mode=bypass").gather_below, spec.gather_below);
+        assert_eq!(change("mode=bypass").config.gather_below, spec.config.gather_below);
     }
 }

@@ -7,54 +7,10 @@ use crate::{
     ConfigError, ConfigResult, Mistake,
     words::{self, yes_no},
 };
-use forebay_types::{DiskGeometry, SECTOR_BYTES, Size, limits::STRIPE_BYTES_MAX};
+use forebay_types::{
+    Auto, DiskGeometry, SECTOR_BYTES, Size, VolumeConfig, limits::STRIPE_BYTES_MAX,
+};
 use std::fmt;
-
-/// A value that is detected, or set by the operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Auto<T> {
-    /// Detected.
-    #[default]
-    Auto,
-    /// Set by the operator.
-    Set(T),
-}
-
-impl<T: Copy> Auto<T> {
-    /// The value set by the operator.
-    pub fn set(self) -> Option<T> {
-        match self {
-            Self::Auto => None,
-            Self::Set(value) => Some(value),
-        }
-    }
-}
-
-/// The geometry settings of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct GeometrySpec {
-    /// Data per full stripe, in bytes; zero for no stripes.
-    pub stripe: Auto<u64>,
-    /// The part of a stripe on one drive, in bytes.
-    pub chunk: Auto<u64>,
-    /// The offset of the first whole stripe in the volume, in bytes.
-    pub offset: Auto<u64>,
-    /// Whether seeks cost time.
-    pub rotational: Auto<bool>,
-}
-
-/// A change of some geometry settings; a setting that is `None` stays unchanged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct GeometryChange {
-    /// See [`GeometrySpec::stripe`].
-    pub stripe: Option<Auto<u64>>,
-    /// See [`GeometrySpec::chunk`].
-    pub chunk: Option<Auto<u64>>,
-    /// See [`GeometrySpec::offset`].
-    pub offset: Option<Auto<u64>>,
-    /// See [`GeometrySpec::rotational`].
-    pub rotational: Option<Auto<bool>>,
-}
 
 /// The source of a part of the geometry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -87,11 +43,11 @@ pub struct ResolvedGeometry {
     pub notes: Vec<String>,
 }
 
-impl GeometrySpec {
+impl ResolvedGeometry {
     /// Combines the settings with the geometry that the disk reports, `device`. A stripe of more
     /// than `stripe_bytes_max`, the dirty limit of a shard, is not used.
-    pub fn resolve(&self, device: &DiskGeometry, stripe_bytes_max: u64) -> ResolvedGeometry {
-        let mut found = ResolvedGeometry { geometry: *device, ..Default::default() };
+    pub fn new(config: &VolumeConfig, device: &DiskGeometry, stripe_bytes_max: u64) -> Self {
+        let mut found = Self { geometry: *device, ..Default::default() };
         let source = |is_reported: bool| {
             if is_reported { GeometrySource::Device } else { GeometrySource::Unknown }
         };
@@ -99,10 +55,10 @@ impl GeometrySpec {
         found.offset_source = source(device.has_stripes() && !device.offset_is_guess);
         found.chunk_source = source(device.chunk_bytes > 0);
         found.rotational_source = source(device.rotational.is_some());
-        self.set_stripe(device, &mut found);
-        self.set_chunk(device, &mut found);
-        self.set_offset(device, &mut found);
-        if let Auto::Set(rotational) = self.rotational {
+        found.set_stripe(config, device);
+        found.set_chunk(config, device);
+        found.set_offset(config, device);
+        if let Auto::Set(rotational) = config.rotational {
             found.geometry.rotational = Some(rotational);
             found.rotational_source = GeometrySource::Hand;
             if let Some(reported) = device.rotational {
@@ -122,36 +78,36 @@ impl GeometrySpec {
         found
     }
 
-    fn set_stripe(&self, device: &DiskGeometry, found: &mut ResolvedGeometry) {
-        let Auto::Set(stripe_bytes) = self.stripe else { return };
-        found.stripe_source = GeometrySource::Hand;
+    fn set_stripe(&mut self, config: &VolumeConfig, device: &DiskGeometry) {
+        let Auto::Set(stripe_bytes) = config.stripe else { return };
+        self.stripe_source = GeometrySource::Hand;
         if stripe_bytes == device.stripe_bytes {
             return;
         }
-        found.geometry = device.without_stripes();
+        self.geometry = device.without_stripes();
         // The disk's chunk and offset belong to its own stripes only.
-        found.chunk_source = GeometrySource::Unknown;
-        found.offset_source = GeometrySource::Unknown;
+        self.chunk_source = GeometrySource::Unknown;
+        self.offset_source = GeometrySource::Unknown;
         if stripe_bytes == 0 {
             return;
         }
-        found.geometry.stripe_bytes = stripe_bytes;
-        found.geometry.optimal_bytes = stripe_bytes;
+        self.geometry.stripe_bytes = stripe_bytes;
+        self.geometry.optimal_bytes = stripe_bytes;
         // With only the width set, the first stripe begins at the start of the disk.
-        found.offset_source = GeometrySource::Hand;
+        self.offset_source = GeometrySource::Hand;
         if device.has_stripes() {
-            found.compare("stripe", Size(device.stripe_bytes), Size(stripe_bytes));
+            self.compare("stripe", Size(device.stripe_bytes), Size(stripe_bytes));
         }
     }
 
-    fn set_chunk(&self, device: &DiskGeometry, found: &mut ResolvedGeometry) {
-        let Auto::Set(chunk_bytes) = self.chunk else { return };
-        let stripe_bytes = found.geometry.stripe_bytes;
+    fn set_chunk(&mut self, config: &VolumeConfig, device: &DiskGeometry) {
+        let Auto::Set(chunk_bytes) = config.chunk else { return };
+        let stripe_bytes = self.geometry.stripe_bytes;
         if stripe_bytes == 0 {
-            return found.lacks_stripes("chunk");
+            return self.lacks_stripes("chunk");
         }
         if !stripe_bytes.is_multiple_of(chunk_bytes) {
-            found.notes.push(format!(
+            self.notes.push(format!(
                 "chunk={} does not divide the disk's stripe, {}, and is ignored: set stripe as \
                  well",
                 Size(chunk_bytes),
@@ -159,84 +115,38 @@ impl GeometrySpec {
             ));
             return;
         }
-        found.geometry.chunk_bytes = chunk_bytes;
-        found.chunk_source = GeometrySource::Hand;
+        self.geometry.chunk_bytes = chunk_bytes;
+        self.chunk_source = GeometrySource::Hand;
         if device.chunk_bytes > 0 {
-            found.compare("chunk", Size(device.chunk_bytes), Size(chunk_bytes));
+            self.compare("chunk", Size(device.chunk_bytes), Size(chunk_bytes));
         }
     }
 
-    fn set_offset(&self, device: &DiskGeometry, found: &mut ResolvedGeometry) {
-        let is_guess = found.geometry.offset_is_guess;
-        let Auto::Set(offset_bytes) = self.offset else {
+    fn set_offset(&mut self, config: &VolumeConfig, device: &DiskGeometry) {
+        let is_guess = self.geometry.offset_is_guess;
+        let Auto::Set(offset_bytes) = config.stripe_offset else {
             if is_guess {
-                found.notes.push(format!(
+                self.notes.push(format!(
                     "the stripe offset of the disk is unknown and assumed to be {}: set \
                      stripe-offset",
-                    Size(found.geometry.offset_bytes)
+                    Size(self.geometry.offset_bytes)
                 ));
             }
             return;
         };
-        let stripe_bytes = found.geometry.stripe_bytes;
+        let stripe_bytes = self.geometry.stripe_bytes;
         if stripe_bytes == 0 {
-            return found.lacks_stripes("stripe-offset");
+            return self.lacks_stripes("stripe-offset");
         }
         let offset_bytes = offset_bytes % stripe_bytes;
-        found.geometry.offset_bytes = offset_bytes;
-        found.geometry.offset_is_guess = false;
-        found.offset_source = GeometrySource::Hand;
+        self.geometry.offset_bytes = offset_bytes;
+        self.geometry.offset_is_guess = false;
+        self.offset_source = GeometrySource::Hand;
         if stripe_bytes == device.stripe_bytes && !is_guess {
-            found.compare("stripe-offset", Size(device.offset_bytes), Size(offset_bytes));
+            self.compare("stripe-offset", Size(device.offset_bytes), Size(offset_bytes));
         }
     }
 
-    /// Checks that the settings are consistent.
-    pub(crate) fn check(&self) -> ConfigResult<()> {
-        let fail = |message: String, remedy: &str| {
-            Err(ConfigError::new(Mistake::Value, message, remedy.to_owned()))
-        };
-        let sizes =
-            [("stripe", self.stripe), ("chunk", self.chunk), ("stripe-offset", self.offset)];
-        for (key, bytes) in sizes.into_iter().filter_map(|(key, size)| Some((key, size.set()?))) {
-            if !bytes.is_multiple_of(SECTOR_BYTES) {
-                let message = format!("{key}={} is not a multiple of 512 bytes", Size(bytes));
-                return fail(message, "write a size in whole sectors, as in 64KiB");
-            }
-            if bytes > STRIPE_BYTES_MAX {
-                let message = format!("{key}={} is more than the maximum", Size(bytes));
-                let remedy = format!("write a size of at most {}", Size(STRIPE_BYTES_MAX));
-                return Err(ConfigError::new(Mistake::Limit, message, remedy));
-            }
-        }
-        if self.chunk == Auto::Set(0) {
-            return fail("chunk=0B is not a chunk size".into(), "write a size, or leave it out");
-        }
-        let Auto::Set(stripe) = self.stripe else { return Ok(()) };
-        if stripe == 0 && (self.chunk.set().is_some() || self.offset.set().is_some()) {
-            let message = "stripe=none, and chunk or stripe-offset is set";
-            return fail(message.into(), "leave them out, or write stripe=SIZE");
-        }
-        if let Auto::Set(chunk) = self.chunk
-            && !stripe.is_multiple_of(chunk)
-        {
-            let (stripe, chunk) = (Size(stripe), Size(chunk));
-            let message = format!("stripe={stripe} is not a multiple of chunk={chunk}");
-            return fail(message, "a stripe is the chunks of all drives, without parity");
-        }
-        if let Auto::Set(offset) = self.offset
-            && offset >= stripe
-        {
-            let rest = Size(offset % stripe);
-            let message =
-                format!("stripe-offset={} is not below stripe={}", Size(offset), Size(stripe));
-            return fail(message, &format!("write stripe-offset={rest}, which is equivalent"));
-        }
-        Ok(())
-    }
-}
-
-impl ResolvedGeometry {
     /// The geometry to use: without stripes that exceed the dirty limit.
     pub fn used(&self) -> DiskGeometry {
         if self.is_stripe_too_large { self.geometry.without_stripes() } else { self.geometry }
@@ -257,6 +167,53 @@ impl ResolvedGeometry {
             "{key} is set by hand, but the disk has no known stripes: set stripe as well"
         ));
     }
+}
+
+/// Checks that the settings are consistent.
+pub(crate) fn check(config: &VolumeConfig) -> ConfigResult<()> {
+    let fail = |message: String, remedy: &str| {
+        Err(ConfigError::new(Mistake::Value, message, remedy.to_owned()))
+    };
+    let sizes = [
+        ("stripe", config.stripe),
+        ("chunk", config.chunk),
+        ("stripe-offset", config.stripe_offset),
+    ];
+    for (key, bytes) in sizes.into_iter().filter_map(|(key, size)| Some((key, size.set()?))) {
+        if !bytes.is_multiple_of(SECTOR_BYTES) {
+            let message = format!("{key}={} is not a multiple of 512 bytes", Size(bytes));
+            return fail(message, "write a size in whole sectors, as in 64KiB");
+        }
+        if bytes > STRIPE_BYTES_MAX {
+            let message = format!("{key}={} is more than the maximum", Size(bytes));
+            let remedy = format!("write a size of at most {}", Size(STRIPE_BYTES_MAX));
+            return Err(ConfigError::new(Mistake::Limit, message, remedy));
+        }
+    }
+    if config.chunk == Auto::Set(0) {
+        return fail("chunk=0B is not a chunk size".into(), "write a size, or leave it out");
+    }
+    let Auto::Set(stripe) = config.stripe else { return Ok(()) };
+    if stripe == 0 && (config.chunk.set().is_some() || config.stripe_offset.set().is_some()) {
+        let message = "stripe=none, and chunk or stripe-offset is set";
+        return fail(message.into(), "leave them out, or write stripe=SIZE");
+    }
+    if let Auto::Set(chunk) = config.chunk
+        && !stripe.is_multiple_of(chunk)
+    {
+        let (stripe, chunk) = (Size(stripe), Size(chunk));
+        let message = format!("stripe={stripe} is not a multiple of chunk={chunk}");
+        return fail(message, "a stripe is the chunks of all drives, without parity");
+    }
+    if let Auto::Set(offset) = config.stripe_offset
+        && offset >= stripe
+    {
+        let rest = Size(offset % stripe);
+        let message =
+            format!("stripe-offset={} is not below stripe={}", Size(offset), Size(stripe));
+        return fail(message, &format!("write stripe-offset={rest}, which is equivalent"));
+    }
+    Ok(())
 }
 
 fn auto_or<T: Copy>(value: Auto<T>, show: impl Fn(T) -> String) -> String {

@@ -27,8 +27,11 @@ const UNKNOWN: DiskGeometry = DiskGeometry {
     rotational: None,
 };
 
-fn settings_of(settings: &str) -> GeometrySpec {
-    parse_volume_spec(&format!("v=/x,{settings}")).unwrap().geometry
+/// The geometry of a disk with these settings, which may be empty.
+fn resolved(settings: &str, device: &DiskGeometry, stripe_bytes_max: u64) -> ResolvedGeometry {
+    let comma = if settings.is_empty() { "" } else { "," };
+    let spec = parse_volume_spec(&format!("v=/x{comma}{settings}")).unwrap();
+    ResolvedGeometry::new(&spec.config, device, stripe_bytes_max)
 }
 
 /// Stripe width, chunk and offset, in KiB.
@@ -62,9 +65,8 @@ fn inconsistent_settings_are_refused_with_a_remedy() {
 
 #[test]
 fn without_settings_the_reported_values_apply() {
-    let nothing = GeometrySpec::default();
-    assert_eq!(nothing.resolve(&UNKNOWN, PLENTY), ResolvedGeometry::default());
-    let found = nothing.resolve(&ARRAY, PLENTY);
+    assert_eq!(resolved("", &UNKNOWN, PLENTY), ResolvedGeometry::default());
+    let found = resolved("", &ARRAY, PLENTY);
     let sources =
         [found.stripe_source, found.chunk_source, found.offset_source, found.rotational_source];
     assert_eq!(sources, [GeometrySource::Device; 4]);
@@ -73,7 +75,7 @@ fn without_settings_the_reported_values_apply() {
 
 #[test]
 fn a_setting_overrides_the_disk_and_a_note_shows_the_contradiction() {
-    let found = settings_of("stripe=96KiB,rotational=no").resolve(&ARRAY, PLENTY);
+    let found = resolved("stripe=96KiB,rotational=no", &ARRAY, PLENTY);
     assert_eq!(stripes(&found), (96, 0, 0));
     assert_eq!((found.geometry.rotational, found.geometry.optimal_bytes), (Some(false), 96 * KIB));
     assert_eq!(
@@ -89,7 +91,7 @@ fn a_setting_overrides_the_disk_and_a_note_shows_the_contradiction() {
              leave it out if the disk is right",
         ]
     );
-    let found = settings_of("chunk=8KiB,stripe-offset=0").resolve(&ARRAY, PLENTY);
+    let found = resolved("chunk=8KiB,stripe-offset=0", &ARRAY, PLENTY);
     assert_eq!((stripes(&found), found.stripe_source), ((112, 8, 0), GeometrySource::Device));
     let [chunk, offset] = &found.notes[..] else { panic!("{:?}", found.notes) };
     assert!(chunk.starts_with("the disk reports chunk=16KiB, but chunk=8KiB is set"), "{chunk}");
@@ -99,50 +101,50 @@ fn a_setting_overrides_the_disk_and_a_note_shows_the_contradiction() {
 #[test]
 fn settings_without_a_contradiction_add_no_note() {
     let settings = "stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,rotational=yes";
-    let found = settings_of(settings).resolve(&ARRAY, PLENTY);
+    let found = resolved(settings, &ARRAY, PLENTY);
     assert_eq!((found.geometry, found.notes), (ARRAY, vec![]));
     // Stripes of the reported width keep the reported offset.
-    let found = settings_of("stripe=112KiB").resolve(&ARRAY, PLENTY);
+    let found = resolved("stripe=112KiB", &ARRAY, PLENTY);
     assert_eq!((stripes(&found), found.offset_source), ((112, 16, 96), GeometrySource::Device));
     // `stripe=none` is a choice of the operator, not a contradiction.
-    let found = settings_of("stripe=none").resolve(&ARRAY, PLENTY);
+    let found = resolved("stripe=none", &ARRAY, PLENTY);
     assert_eq!((found.geometry, found.notes), (ARRAY.without_stripes(), vec![]));
     assert_eq!(found.stripe_source, GeometrySource::Hand);
-    let found = settings_of("stripe=1MiB,chunk=64KiB,stripe-offset=512").resolve(&UNKNOWN, PLENTY);
+    let found = resolved("stripe=1MiB,chunk=64KiB,stripe-offset=512", &UNKNOWN, PLENTY);
     assert_eq!((found.geometry.offset_bytes, found.notes), (512, vec![]));
 }
 
 #[test]
 fn a_guessed_offset_is_noted_until_it_is_set() {
     let guess = DiskGeometry { offset_is_guess: true, offset_bytes: 512, ..ARRAY };
-    let found = GeometrySpec::default().resolve(&guess, PLENTY);
+    let found = resolved("", &guess, PLENTY);
     let sentence =
         "the stripe offset of the disk is unknown and assumed to be 512B: set stripe-offset";
     assert_eq!(found.notes, [sentence]);
     assert_eq!(found.offset_source, GeometrySource::Unknown);
-    let found = settings_of("stripe-offset=1MiB").resolve(&guess, PLENTY);
+    let found = resolved("stripe-offset=1MiB", &guess, PLENTY);
     assert_eq!((stripes(&found), &found.notes[..]), ((112, 16, 16), &[][..]));
     assert!(!found.geometry.offset_is_guess);
-    assert!(settings_of("stripe=none").resolve(&guess, PLENTY).notes.is_empty());
+    assert!(resolved("stripe=none", &guess, PLENTY).notes.is_empty());
 }
 
 #[test]
 fn a_chunk_or_offset_without_stripes_is_noted() {
-    let found = settings_of("chunk=64KiB,stripe-offset=4KiB").resolve(&UNKNOWN, PLENTY);
+    let found = resolved("chunk=64KiB,stripe-offset=4KiB", &UNKNOWN, PLENTY);
     assert_eq!((stripes(&found), found.chunk_source), ((0, 0, 0), GeometrySource::Unknown));
     let [chunk, offset] = &found.notes[..] else { panic!("{:?}", found.notes) };
     assert!(chunk.starts_with("chunk is set by hand, but the disk has no known"), "{chunk}");
     assert!(offset.starts_with("stripe-offset is set by hand, but the disk has"), "{offset}");
-    let found = settings_of("chunk=64KiB").resolve(&ARRAY, PLENTY);
+    let found = resolved("chunk=64KiB", &ARRAY, PLENTY);
     assert_eq!((stripes(&found), found.chunk_source), ((112, 16, 96), GeometrySource::Device));
     assert!(found.notes[0].starts_with("chunk=64KiB does not divide the disk's stripe, 112KiB"));
 }
 
 #[test]
 fn a_stripe_above_the_dirty_limit_is_not_used() {
-    let found = GeometrySpec::default().resolve(&ARRAY, 112 * KIB);
+    let found = resolved("", &ARRAY, 112 * KIB);
     assert!(!found.is_stripe_too_large && found.notes.is_empty());
-    let found = GeometrySpec::default().resolve(&ARRAY, 112 * KIB - 4096);
+    let found = resolved("", &ARRAY, 112 * KIB - 4096);
     assert!(found.is_stripe_too_large);
     assert_eq!((found.geometry, found.used()), (ARRAY, ARRAY.without_stripes()));
     assert_eq!(

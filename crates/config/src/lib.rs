@@ -38,7 +38,7 @@ pub use config::{CONTROL_SOCKET, Config, NBD_SOCKET, Source, default_state, read
 pub use diff::{Change, diff};
 pub use error::{ConfigError, ConfigResult, Mistake, Position};
 pub use file::parse_toml;
-pub use geometry::{Auto, GeometryChange, GeometrySource, GeometrySpec, ResolvedGeometry};
+pub use geometry::{GeometrySource, ResolvedGeometry};
 pub use layer::Settings;
 pub use listen::{Listen, TcpAddress, UNIX_PATH_BYTES_MAX};
 pub use machine::{
@@ -50,7 +50,6 @@ pub use memory::{
 };
 pub use metrics::MetricsAddress;
 pub use pin::{parse_pinned_ranges, pinned_ranges_shown};
-pub use protection::Protection;
 pub use server_change::ServerChange;
 pub use settings::{
     BackgroundMode, Ecc, IoEngine, KeeperMode, LogLevel, MemorySetting, TlsMode, TlsSettings,
@@ -59,10 +58,9 @@ pub use settings::{
 pub use spec::parse_volume_spec;
 pub use ups::{Percent, Seconds, Secret, Ups, UpsSettings, UpsSource};
 pub use volume::{
-    BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, DiskFormat, TlsUse, VolumeChange, VolumeSpec,
-    check_volume_name,
+    BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, VolumeChange, VolumeSpec, check_volume_name,
 };
 pub use words::nearest;
-pub use write_back::{ReadLatency, WriteBackChange, WriteBackSpec};
+pub use write_back::read_latency_shown;
 
 forebay_types::faults! { ConfigError, memory::MemoryError }

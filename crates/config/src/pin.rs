@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(spec.with(&change("pin=none")).unwrap().to_string(), "v=/x,warm=no");
         // The pins wait for another mode.
         let bypassed = spec.with(&change("mode=bypass")).unwrap();
-        assert_eq!(bypassed.pin, spec.pin);
+        assert_eq!(bypassed.config.pin, spec.config.pin);
         assert!(bypassed.with(&change("pin=none")).is_ok());
         let error = bypassed.with(&change("pin=all")).unwrap_err();
         let sentence = "volume 'v': no range can be pinned in the mode bypass, which caches \

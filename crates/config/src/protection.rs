@@ -7,72 +7,18 @@ use crate::{
     ConfigError, ConfigResult, Mistake, UpsSettings, VolumeSpec,
     volume::{check_device_name, fixed_setting_error},
 };
-use forebay_types::{Action, Durability, Mode, Remedy, backing};
-use std::{fmt, str::FromStr};
+use forebay_types::{Action, Durability, Mode, Protection, Remedy, backing};
 
-/// What preserves acknowledged writes that are not on the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Protection {
-    /// Not set. Sufficient for every mode but write-back.
-    #[default]
-    Unstated,
-    /// Explicitly none.
-    None,
-    /// The volume's journal.
-    Journal,
-    /// A UPS, and a vault that takes dirty data when the battery runs low.
-    Ups,
-    /// A journal, and the UPS once the journal has failed.
-    JournalUps,
-}
-
-impl Protection {
-    /// The word in the status. `unstated` is not a valid setting.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unstated => "unstated",
-            Self::None => "none",
-            Self::Journal => "journal",
-            Self::Ups => "ups",
-            Self::JournalUps => "journal+ups",
-        }
-    }
-
-    /// Whether it includes a journal.
-    pub const fn has_journal(self) -> bool {
-        matches!(self, Self::Journal | Self::JournalUps)
-    }
-
-    /// Whether it includes a UPS.
-    pub const fn has_ups(self) -> bool {
-        matches!(self, Self::Ups | Self::JournalUps)
-    }
-}
-
-impl fmt::Display for Protection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Protection {
-    type Err = ConfigError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+/// Parses `protection`.
+pub(crate) fn protection(_: &str, text: &str) -> ConfigResult<Protection> {
+    let mut valid = Protection::ALL.into_iter().filter(|value| *value != Protection::Unstated);
+    valid.find(|value| value.as_str() == text).ok_or_else(|| {
+        let message = format!("unknown protection '{text}'");
         let remedy = "write protection=journal with journal=PATH, protection=ups with a UPS, \
                       protection=journal+ups with both, protection=none with accept-loss=yes, or \
                       use mode=write-through";
-        match text {
-            "none" => Ok(Self::None),
-            "journal" => Ok(Self::Journal),
-            "ups" => Ok(Self::Ups),
-            "journal+ups" => Ok(Self::JournalUps),
-            _ => {
-                let message = format!("unknown protection '{text}'");
-                Err(ConfigError::new(Mistake::Protection, message, remedy))
-            }
-        }
-    }
+        ConfigError::new(Mistake::Protection, message, remedy)
+    })
 }
 
 impl VolumeSpec {
@@ -82,20 +28,21 @@ impl VolumeSpec {
         let fail = |mistake, message: &str, remedy: &'static str| {
             Err(ConfigError::new(mistake, message, remedy))
         };
-        let Some(journal) = &self.journal else {
-            if self.protection.has_journal() {
-                let message = format!("protection={}, but no journal is named", self.protection);
+        let Some(journal) = &self.config.journal else {
+            if self.config.protection.has_journal() {
+                let message =
+                    format!("protection={}, but no journal is named", self.config.protection);
                 let remedy = "add journal=PATH, a file or device without another use";
                 return fail(Mistake::Protection, &message, remedy);
             }
-            if self.journal_mirror.is_some() {
+            if self.config.journal_mirror.is_some() {
                 let message = "journal-mirror is set, but journal is not";
                 let remedy = "add protection=journal,journal=PATH, or leave journal-mirror out";
                 return fail(Mistake::Protection, message, remedy);
             }
-            return self.check_durability(self.durability != Durability::default());
+            return self.check_durability(self.config.durability != Durability::default());
         };
-        if !self.protection.has_journal() {
+        if !self.config.protection.has_journal() {
             let message = "journal is set, but the protection does not include one";
             let remedy = "add protection=journal, or leave journal out";
             return fail(Mistake::Protection, message, remedy);
@@ -106,7 +53,7 @@ impl VolumeSpec {
             let remedy = "name another file or device, which only journals use";
             return fail(Mistake::Duplicate, &message, remedy);
         }
-        let Some(mirror) = &self.journal_mirror else { return Ok(()) };
+        let Some(mirror) = &self.config.journal_mirror else { return Ok(()) };
         check_device_name("journal mirror", mirror)?;
         if [journal, &self.backing].contains(&mirror) {
             let what = if mirror == journal { "journal" } else { "backing" };
@@ -119,12 +66,12 @@ impl VolumeSpec {
 
     /// Refuses an explicit durability without a journal, which it would have no effect on.
     pub(crate) fn check_durability(&self, is_set: bool) -> ConfigResult<()> {
-        if !is_set || self.journal.is_some() {
+        if !is_set || self.config.journal.is_some() {
             return Ok(());
         }
         Err(ConfigError::new(
             Mistake::Protection,
-            format!("durability={} needs a journal, and none is named", self.durability),
+            format!("durability={} needs a journal, and none is named", self.config.durability),
             "add protection=journal,journal=PATH, or leave durability out",
         ))
     }
@@ -133,14 +80,14 @@ impl VolumeSpec {
     /// there is no choice: a write that bypasses the journal is always on stable storage before it
     /// is acknowledged.
     pub(crate) fn check_unsafe_supply(&self, is_set: bool) -> ConfigResult<()> {
-        if !is_set || self.protection == Protection::Ups {
+        if !is_set || self.config.protection == Protection::Ups {
             return Ok(());
         }
         Err(ConfigError::new(
             Mistake::Protection,
             format!(
                 "unsafe-supply={} needs protection=ups, and the protection is {}",
-                self.unsafe_supply, self.protection
+                self.config.unsafe_supply, self.config.protection
             ),
             "add protection=ups, or leave unsafe-supply out",
         ))
@@ -149,7 +96,7 @@ impl VolumeSpec {
     /// Refuses write-back in front of memory that is saved when the server stops: a save during an
     /// upgrade would lack the data that is only in the pool, and the pool is no faster.
     pub(crate) fn check_saved_memory(&self) -> ConfigResult<()> {
-        if self.mode != Mode::WriteBack || !backing::is_saved_memory(&self.backing) {
+        if self.config.mode != Mode::WriteBack || !backing::is_saved_memory(&self.backing) {
             return Ok(());
         }
         Err(ConfigError::new(
@@ -163,12 +110,12 @@ impl VolumeSpec {
     /// Refuses write-back without protection, unless the operator has set both `protection=none`
     /// and `accept-loss`: write-back acknowledges from memory.
     pub(crate) fn check_protection(&self) -> ConfigResult<()> {
-        let stated = match self.protection {
+        let stated = match self.config.protection {
             Protection::Unstated => false,
-            Protection::None => self.accept_loss,
+            Protection::None => self.config.accept_loss,
             Protection::Journal | Protection::Ups | Protection::JournalUps => true,
         };
-        if self.mode != Mode::WriteBack || stated {
+        if self.config.mode != Mode::WriteBack || stated {
             return Ok(());
         }
         Err(ConfigError::new(
@@ -188,13 +135,13 @@ impl VolumeSpec {
     /// The UPS or the vault is missing.
     pub fn check_ups(&self, ups: &UpsSettings, has_vault: bool) -> ConfigResult<()> {
         let fail = |what: &str, remedy: Remedy| {
-            let message = format!("protection={}, but {what}", self.protection);
+            let message = format!("protection={}, but {what}", self.config.protection);
             Err(self.about(ConfigError::new(Mistake::Protection, message, remedy)))
         };
-        if self.protection.has_ups() && ups.upses.is_empty() {
+        if self.config.protection.has_ups() && ups.upses.is_empty() {
             return fail("no UPS is configured", Action::set("ups", "NAME@HOST:PORT").into());
         }
-        if self.protection == Protection::Ups && !has_vault {
+        if self.config.protection == Protection::Ups && !has_vault {
             let what = "there is no vault for dirty data when the battery runs low";
             let remedy = Remedy::from(Action::set("vault", "PATH"));
             return fail(what, remedy.or("write protection=journal,journal=PATH"));
@@ -205,11 +152,12 @@ impl VolumeSpec {
     /// Refuses a change of the kind of protection while the volume is served: the old protection is
     /// needed until the disk has everything. Removing the volume destages everything.
     pub(crate) fn check_protection_unchanged(&self, new: &Self) -> ConfigResult<()> {
-        let kind = |spec: &Self| (spec.protection.has_journal(), spec.protection.has_ups());
+        let kind =
+            |spec: &Self| (spec.config.protection.has_journal(), spec.config.protection.has_ups());
         if kind(self) == kind(new) {
             return Ok(());
         }
-        let (old, new) = (self.protection.as_str(), new.protection.as_str());
+        let (old, new) = (self.config.protection.as_str(), new.config.protection.as_str());
         Err(fixed_setting_error("protection", old, new))
     }
 }

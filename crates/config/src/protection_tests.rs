@@ -1,10 +1,8 @@
 //! Tests of the rules for protection, journal, durability and UPS.
 
-use crate::{
-    Mistake, Protection, Settings, UpsSettings, VolumeChange, VolumeSpec, parse_volume_spec,
-};
+use crate::{Mistake, Settings, UpsSettings, VolumeChange, VolumeSpec, parse_volume_spec};
 use forebay_types::Fault;
-use forebay_types::{Durability, Mode, UnsafeUps};
+use forebay_types::{Durability, Mode, Protection, UnsafeUps};
 
 const JOURNALED: &str = "d=/x,mode=write-back,protection=journal,journal=/j";
 
@@ -33,8 +31,11 @@ fn write_back_needs_a_protection_or_explicit_acceptance_of_loss() {
     }
     assert!(parse_volume_spec("d=/x,accept-loss=yes,protection=none,mode=write-back").is_ok());
     let spec = parse_volume_spec(JOURNALED).unwrap();
-    assert_eq!((spec.mode, spec.protection), (Mode::WriteBack, Protection::Journal));
-    assert_eq!((spec.journal.as_deref(), spec.durability), (Some("/j"), Durability::Ack));
+    assert_eq!((spec.config.mode, spec.config.protection), (Mode::WriteBack, Protection::Journal));
+    assert_eq!(
+        (spec.config.journal.as_deref(), spec.config.durability),
+        (Some("/j"), Durability::Ack)
+    );
     assert_eq!(spec.to_string(), JOURNALED);
 }
 
@@ -67,7 +68,7 @@ fn a_protection_by_ups_needs_a_configured_ups() {
     let alone = parse_volume_spec("d=/x,mode=write-back,protection=ups").unwrap();
     let beside = "d=/x,mode=write-back,protection=journal+ups,journal=/j";
     let beside = parse_volume_spec(beside).unwrap();
-    assert_eq!(beside.journal.as_deref(), Some("/j"));
+    assert_eq!(beside.config.journal.as_deref(), Some("/j"));
     let watched = Settings { ups: vec!["lab@nas".parse().unwrap()], ..Settings::defaults() };
     let watched = UpsSettings::checked(&watched).unwrap();
     let nothing = UpsSettings::checked(&Settings::defaults()).unwrap();
@@ -191,11 +192,7 @@ fn an_invalid_journal_is_refused_with_a_remedy() {
 fn a_served_volume_keeps_its_journal() {
     let bare = parse_volume_spec("d=/x").unwrap();
     let journaled = parse_volume_spec(JOURNALED).unwrap();
-    let unstated = VolumeChange {
-        protection: Some(Protection::Unstated),
-        journal: Some(None),
-        ..change(&["mode=write-through"])
-    };
+    let unstated = journaled.change_to(&bare);
     for (spec, change, what) in [
         (
             &bare,
@@ -239,7 +236,7 @@ fn a_served_volume_keeps_its_journal() {
 fn a_served_volume_with_a_journal_can_change_its_live_settings() {
     let spec = parse_volume_spec(JOURNALED).unwrap();
     let through = spec.with(&change(&["mode=write-through", "accept-loss=yes"])).unwrap();
-    assert_eq!(through.journal, spec.journal);
+    assert_eq!(through.config.journal, spec.config.journal);
     let back = through.with(&change(&["mode=write-back", "accept-loss=no"]));
     assert_eq!(back, Ok(spec.clone()));
     // A fixed setting may be set to its present value.
@@ -254,9 +251,9 @@ fn a_served_volume_with_a_journal_can_change_its_live_settings() {
 fn unsafe_supply_requires_a_ups_without_a_journal() {
     let parse = parse_volume_spec;
     let spec = parse("vm=/x,mode=write-back,protection=ups").unwrap();
-    assert_eq!(spec.unsafe_supply, UnsafeUps::Stable);
+    assert_eq!(spec.config.unsafe_supply, UnsafeUps::Stable);
     let lax = parse("vm=/x,mode=write-back,protection=ups,unsafe-supply=disk-cache").unwrap();
-    assert_eq!(lax.unsafe_supply, UnsafeUps::DiskCache);
+    assert_eq!(lax.config.unsafe_supply, UnsafeUps::DiskCache);
     let change = VolumeChange::parse(["unsafe-supply=stable"]).unwrap();
     assert_eq!(lax.with(&change), Ok(spec), "the setting is live");
     for (text, sentence) in [

@@ -100,8 +100,9 @@ impl VolumeSpec {
     #[must_use]
     pub fn from_directory(mut self, base: &Path) -> Self {
         self.backing = from_directory(&self.backing, base);
-        self.journal = self.journal.map(|journal| from_directory(&journal, base));
-        self.journal_mirror = self.journal_mirror.map(|mirror| from_directory(&mirror, base));
+        self.config.journal = self.config.journal.map(|journal| from_directory(&journal, base));
+        self.config.journal_mirror =
+            self.config.journal_mirror.map(|mirror| from_directory(&mirror, base));
         self
     }
 }

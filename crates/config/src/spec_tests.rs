@@ -1,9 +1,9 @@
 //! Tests of volumes on the command line: valid specifications, typical mistakes and random text.
 
 use super::*;
-use crate::{Auto, DiskFormat, GeometrySpec, Protection, TlsUse, WriteBackSpec};
 use forebay_types::{
-    ByteRange, Durability, Fault, Mode, PinnedRanges, UnsafeUps, VOLUME_KEYS, VOLUME_SETTINGS,
+    Auto, ByteRange, DiskFormat, Durability, Fault, Mode, PinnedRanges, Protection, TlsUse,
+    UnsafeUps, VOLUME_KEYS, VOLUME_SETTINGS, VolumeConfig,
 };
 use proptest::prelude::*;
 
@@ -15,7 +15,10 @@ fn refused(text: &str) -> String {
 fn a_disk_needs_only_a_name_and_a_path() {
     let spec = parse_volume_spec("disk=/dev/sdb").unwrap();
     assert_eq!(spec, VolumeSpec::new("disk", "/dev/sdb").unwrap());
-    assert_eq!((spec.mode, spec.prefetch, spec.read_only), (Mode::WriteThrough, true, false));
+    assert_eq!(
+        (spec.config.mode, spec.config.prefetch, spec.config.read_only),
+        (Mode::WriteThrough, true, false)
+    );
     assert_eq!(spec.to_string(), "disk=/dev/sdb");
 }
 
@@ -29,20 +32,25 @@ fn every_setting_can_be_written() {
                 write-back-iops=200,write-back-age=1h,slow=100ms,tls=required,\
                 description=the books, all of them";
     let spec = parse_volume_spec(text).unwrap();
-    assert_eq!(spec.mode, Mode::WriteBack);
-    assert_eq!(spec.protection, Protection::Journal);
-    assert_eq!(spec.journal.as_deref(), Some("/dev/nvme0n1"));
-    assert_eq!(spec.journal_mirror.as_deref(), Some("/dev/nvme1n1"));
-    assert_eq!(spec.durability, Durability::Flush);
-    assert!(spec.ordered && spec.accept_loss && spec.read_only && spec.frozen);
-    assert_eq!(spec.format, DiskFormat::Raw);
-    assert!(!spec.prefetch && !spec.warm && !spec.learn);
-    assert_eq!(spec.pin.lines(), 256 + 1);
-    let GeometrySpec { stripe, chunk, offset, rotational } = spec.geometry;
-    assert_eq!([stripe, chunk, offset], [112 << 10, 16 << 10, 96 << 10].map(Auto::Set));
-    assert_eq!((rotational, spec.gather_below), (Auto::Set(false), Auto::Set(64 << 10)));
-    assert_eq!((spec.slow_us, spec.tls), (Some(100_000), TlsUse::Required));
-    assert_eq!(spec.description.as_deref(), Some("the books, all of them"));
+    assert_eq!(spec.config.mode, Mode::WriteBack);
+    assert_eq!(spec.config.protection, Protection::Journal);
+    assert_eq!(spec.config.journal.as_deref(), Some("/dev/nvme0n1"));
+    assert_eq!(spec.config.journal_mirror.as_deref(), Some("/dev/nvme1n1"));
+    assert_eq!(spec.config.durability, Durability::Flush);
+    assert!(
+        spec.config.ordered
+            && spec.config.accept_loss
+            && spec.config.read_only
+            && spec.config.frozen
+    );
+    assert_eq!(spec.config.format, DiskFormat::Raw);
+    assert!(!spec.config.prefetch && !spec.config.warm && !spec.config.learn);
+    assert_eq!(spec.config.pin.lines(), 256 + 1);
+    let VolumeConfig { stripe, chunk, stripe_offset, rotational, .. } = spec.config;
+    assert_eq!([stripe, chunk, stripe_offset], [112 << 10, 16 << 10, 96 << 10].map(Auto::Set));
+    assert_eq!((rotational, spec.config.gather_below), (Auto::Set(false), Auto::Set(64 << 10)));
+    assert_eq!((spec.config.slow_us, spec.config.tls), (Some(100_000), TlsUse::Required));
+    assert_eq!(spec.config.description.as_deref(), Some("the books, all of them"));
     assert_eq!(spec.to_string(), text);
     let keys: Vec<_> = spec.settings().pairs().into_iter().map(|(key, _)| key).collect();
     // This one requires a UPS without a journal.
@@ -95,16 +103,16 @@ fn backings_keep_their_commas_and_equals_signs() {
         "/disks/a) b",
     ] {
         let spec = parse_volume_spec(&format!("v={backing},mode=bypass")).unwrap();
-        assert_eq!((spec.backing.as_str(), spec.mode), (backing, Mode::Bypass));
+        assert_eq!((spec.backing.as_str(), spec.config.mode), (backing, Mode::Bypass));
         let text = format!("v=/x,protection=journal,journal={backing}");
         for text in [text.clone(), format!("{text},durability=flush")] {
             let spec = parse_volume_spec(&text).unwrap();
-            assert_eq!(spec.journal.as_deref(), Some(backing));
+            assert_eq!(spec.config.journal.as_deref(), Some(backing));
             assert_eq!(spec.to_string(), text);
         }
         let text = format!("v=/x,protection=journal,journal=/j,journal-mirror={backing}");
         let spec = parse_volume_spec(&text).unwrap();
-        assert_eq!(spec.journal_mirror.as_deref(), Some(backing));
+        assert_eq!(spec.config.journal_mirror.as_deref(), Some(backing));
     }
 }
 
@@ -183,9 +191,12 @@ fn relative_paths_after_layers_are_resolved() {
         ("delay(5ms", "delay(5ms"),
     ] {
         let mut spec = VolumeSpec::new("v", backing).unwrap();
-        spec.journal = Some(backing.into());
+        spec.config.journal = Some(backing.into());
         let spec = spec.from_directory(Path::new("/base"));
-        assert_eq!((spec.backing.as_str(), spec.journal.as_deref()), (absolute, Some(absolute)));
+        assert_eq!(
+            (spec.backing.as_str(), spec.config.journal.as_deref()),
+            (absolute, Some(absolute))
+        );
     }
 }
 
@@ -215,22 +226,22 @@ fn any_protection() -> impl Strategy<Value = (Protection, Option<String>, Durabi
 }
 
 /// Consistent stripes, chunks and offsets.
-fn any_geometry() -> impl Strategy<Value = GeometrySpec> {
+fn any_geometry() -> impl Strategy<Value = VolumeConfig> {
     let rotational = prop_oneof![Just(Auto::Auto), any::<bool>().prop_map(Auto::Set)];
     let chunked =
         (1u64..300, 1u64..20, any::<bool>(), 0u64..300).prop_map(|(chunk, n, all, at)| {
             let (chunk, stripe) = (chunk * 512, chunk * n * 512);
-            let offset = Auto::Set(at * 512 % stripe);
+            let stripe_offset = Auto::Set(at * 512 % stripe);
             let (stripe, chunk) = (Auto::Set(stripe), Auto::Set(chunk));
             if all {
-                GeometrySpec { stripe, chunk, offset, ..Default::default() }
+                VolumeConfig { stripe, chunk, stripe_offset, ..Default::default() }
             } else {
-                GeometrySpec { chunk, ..Default::default() }
+                VolumeConfig { chunk, ..Default::default() }
             }
         });
-    let none = GeometrySpec { stripe: Auto::Set(0), ..Default::default() };
-    let sizes = prop_oneof![Just(GeometrySpec::default()), Just(none), chunked];
-    (sizes, rotational).prop_map(|(sizes, rotational)| GeometrySpec { rotational, ..sizes })
+    let none = VolumeConfig { stripe: Auto::Set(0), ..Default::default() };
+    let sizes = prop_oneof![Just(VolumeConfig::default()), Just(none), chunked];
+    (sizes, rotational).prop_map(|(sizes, rotational)| VolumeConfig { rotational, ..sizes })
 }
 
 fn any_gather_below() -> impl Strategy<Value = Auto<u64>> {
@@ -270,11 +281,9 @@ prop_compose! {
         let journal = journal
             .map(|journal| if journal == backing { "/jj".into() } else { journal });
         let journal_mirror = journal.as_ref().filter(|_| is_mirrored).map(|_| "/MIRROR".into());
-        VolumeSpec {
-            name, backing, mode, protection, journal, journal_mirror, durability, accept_loss,
-            read_only, prefetch, geometry, gather_below, description,
-            write_back: WriteBackSpec::default(),
-            slow_us: Some(1_000_000),
+        let config = VolumeConfig {
+            mode, protection, journal, journal_mirror, durability, accept_loss,
+            read_only, prefetch, gather_below, description,
             ordered: prefetch && accept_loss,
             frozen: prefetch && read_only,
             warm: prefetch != read_only,
@@ -286,7 +295,9 @@ prop_compose! {
             },
             format: if required { DiskFormat::Raw } else { DiskFormat::Auto },
             tls: if required { TlsUse::Required } else { TlsUse::Optional },
-        }
+            ..geometry
+        };
+        VolumeSpec { name, backing, config }
     }
 }
 

@@ -5,44 +5,20 @@
 //! with that check.
 
 use crate::{
-    Auto, ConfigError, ConfigResult, GeometryChange, GeometrySpec, Mistake, Protection, TlsMode,
-    gather, geometry, pin,
-    words::{instead_of, word, words, yes_no, yes_or_no},
-    write_back::{self, ReadLatency, SLOW_US, WriteBackChange, WriteBackSpec},
+    ConfigError, ConfigResult, Mistake, TlsMode, gather, geometry, pin, protection,
+    words::{instead_of, word, yes_no, yes_or_no},
+    write_back,
 };
 use forebay_types::{
-    Durability, Mode, PinnedRanges, Setting, UnsafeUps, VOLUME_KEYS, VOLUME_SETTINGS, limits,
+    DiskFormat, Durability, Mode, PinnedRanges, Protection, Setting, TlsUse, UnsafeUps,
+    VOLUME_KEYS, VOLUME_SETTINGS, VolumeConfig, limits,
 };
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeSet, fmt, str::FromStr};
 
 /// Longest description of a volume, in bytes: the longest string NBD can carry.
 pub const DESCRIPTION_BYTES_MAX: usize = 4096;
 /// Longest backing, in bytes: the longest path of Linux, and as much again for layers.
 pub const BACKING_BYTES_MAX: usize = 8192;
-
-words! {
-    /// Whether clients may use a volume over an unencrypted connection.
-    #[derive(Default)]
-    pub enum TlsUse("tls value") {
-        /// They may, unless the TLS mode is forced.
-        #[default]
-        Optional = "optional",
-        /// They may not; the volume is hidden from them.
-        Required = "required",
-    }
-}
-
-words! {
-    /// Whether a disk may have the content of a disk image in another format.
-    #[derive(Default)]
-    pub enum DiskFormat("format") {
-        /// It may not.
-        #[default]
-        Auto = "auto",
-        /// It may have any content.
-        Raw = "raw",
-    }
-}
 
 /// A volume: name, backing and settings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -51,51 +27,8 @@ pub struct VolumeSpec {
     pub name: String,
     /// A path, or a URL, with or without layers before it.
     pub backing: String,
-    /// The cache mode.
-    pub mode: Mode,
-    /// What preserves acknowledged writes that are not on the disk.
-    pub protection: Protection,
-    /// The journal, in the form of a backing. Present exactly if the protection includes a journal.
-    pub journal: Option<String>,
-    /// The journal's second device.
-    pub journal_mirror: Option<String>,
-    /// When a write that the journal records is acknowledged.
-    pub durability: Durability,
-    /// Where a write must be before it is acknowledged while the volume's UPS is not safe.
-    pub unsafe_supply: UnsafeUps,
-    /// Whether dirty data is destaged in order.
-    pub ordered: bool,
-    /// Whether the operator accepts the loss of acknowledged writes: by a crash without protection,
-    /// or by damage to the journal.
-    pub accept_loss: bool,
-    /// Whether writes are refused.
-    pub read_only: bool,
-    /// Whether its disk may have the content of a disk image in another format.
-    pub format: DiskFormat,
-    /// Whether nothing is admitted into memory except pinned ranges and dirty data.
-    pub frozen: bool,
-    /// Whether sequential streams are read ahead.
-    pub prefetch: bool,
-    /// Whether its warm list is kept, and read into memory after a restart.
-    pub warm: bool,
-    /// The ranges that stay in memory.
-    pub pin: PinnedRanges,
-    /// Whether its access history is kept, and data is read into memory before the time at which it
-    /// is probably needed.
-    pub learn: bool,
-    /// The disk's stripes and seeks, as far as set by hand.
-    pub geometry: GeometrySpec,
-    /// The size below which writes are gathered, in bytes; zero for none. `Auto` uses the measured
-    /// threshold.
-    pub gather_below: Auto<u64>,
-    /// The limits of writeback.
-    pub write_back: WriteBackSpec,
-    /// The minimum latency of a request that is logged as slow, in microseconds.
-    pub slow_us: Option<u64>,
-    /// Whether clients must encrypt.
-    pub tls: TlsUse,
-    /// A text for people, shown to NBD clients.
-    pub description: Option<String>,
+    /// The settings.
+    pub config: VolumeConfig,
 }
 
 impl VolumeSpec {
@@ -104,36 +37,8 @@ impl VolumeSpec {
     /// # Errors
     /// The name or the backing is invalid.
     pub fn new(name: impl Into<String>, backing: impl Into<String>) -> ConfigResult<Self> {
-        Self { name: name.into(), backing: backing.into(), ..Self::default_settings() }.checked()
-    }
-
-    /// The default settings, without name and backing.
-    fn default_settings() -> Self {
-        Self {
-            name: String::new(),
-            backing: String::new(),
-            mode: Mode::default(),
-            protection: Protection::default(),
-            journal: None,
-            journal_mirror: None,
-            durability: Durability::default(),
-            unsafe_supply: UnsafeUps::default(),
-            ordered: false,
-            accept_loss: false,
-            read_only: false,
-            format: DiskFormat::default(),
-            frozen: false,
-            prefetch: true,
-            warm: true,
-            pin: PinnedRanges::default(),
-            learn: true,
-            geometry: GeometrySpec::default(),
-            gather_below: Auto::default(),
-            write_back: WriteBackSpec::default(),
-            slow_us: Some(SLOW_US),
-            tls: TlsUse::default(),
-            description: None,
-        }
+        let config = VolumeConfig::default();
+        Self { name: name.into(), backing: backing.into(), config }.checked()
     }
 
     /// The volume with these settings, before it is served.
@@ -143,8 +48,8 @@ impl VolumeSpec {
     pub fn configured(&self, settings: &VolumeChange) -> ConfigResult<Self> {
         let spec = self.applied(settings);
         // A setting without effect is refused even if its value is the default.
-        spec.check_durability(settings.durability.is_some())
-            .and_then(|()| spec.check_unsafe_supply(settings.unsafe_supply.is_some()))
+        spec.check_durability(settings.has("durability"))
+            .and_then(|()| spec.check_unsafe_supply(settings.has("unsafe-supply")))
             .and_then(|()| spec.check_pin(settings))
             .map_err(|error| spec.about(error))?;
         spec.checked()
@@ -159,7 +64,7 @@ impl VolumeSpec {
         let spec = self.applied(change);
         self.check_protection_unchanged(&spec)
             .and_then(|()| self.check_fixed_settings_unchanged(&spec))
-            .and_then(|()| spec.check_unsafe_supply(change.unsafe_supply.is_some()))
+            .and_then(|()| spec.check_unsafe_supply(change.has("unsafe-supply")))
             .and_then(|()| spec.check_pin(change))
             .map_err(|error| spec.about(error))?;
         spec.checked()
@@ -167,7 +72,24 @@ impl VolumeSpec {
 
     /// The settings that differ from their defaults.
     pub fn settings(&self) -> VolumeChange {
-        Self::default_settings().change_to(self)
+        VolumeChange::between(&VolumeConfig::default(), &self.config)
+    }
+
+    /// The change from the settings of `self` to those of `other`, without name and backing.
+    pub fn change_to(&self, other: &Self) -> VolumeChange {
+        VolumeChange::between(&self.config, &other.config)
+    }
+
+    /// All settings as key and value, in the order of [`VOLUME_KEYS`].
+    pub fn all_settings(&self) -> Vec<(&'static str, String)> {
+        shown(&self.config)
+    }
+
+    /// The volume with `change` applied, unchecked.
+    fn applied(&self, change: &VolumeChange) -> Self {
+        let mut spec = self.clone();
+        change.apply(&mut spec.config);
+        spec
     }
 
     fn check_fixed_settings_unchanged(&self, new: &Self) -> ConfigResult<()> {
@@ -190,7 +112,7 @@ impl VolumeSpec {
             .and_then(|()| self.check_journal())
             .and_then(|()| self.check_saved_memory())
             .and_then(|()| self.check_protection())
-            .and_then(|()| self.geometry.check())
+            .and_then(|()| geometry::check(&self.config))
             .map_err(|error| self.about(error))?;
         Ok(self)
     }
@@ -211,9 +133,9 @@ impl VolumeSpec {
     /// Refuses too many ranges, and new pins while the mode is bypass. Earlier pins take effect
     /// again in another mode.
     fn check_pin(&self, change: &VolumeChange) -> ConfigResult<()> {
-        pin::check_range_count(&self.pin)?;
-        let pins = change.pin.as_ref().is_some_and(|pin| !pin.is_empty());
-        if !pins || self.mode != Mode::Bypass {
+        pin::check_range_count(&self.config.pin)?;
+        let pins = change.has("pin") && !self.config.pin.is_empty();
+        if !pins || self.config.mode != Mode::Bypass {
             return Ok(());
         }
         let message = "no range can be pinned in the mode bypass, which caches nothing";
@@ -222,7 +144,7 @@ impl VolumeSpec {
     }
 
     fn check_description(&self) -> ConfigResult<()> {
-        let Some(text) = &self.description else { return Ok(()) };
+        let Some(text) = &self.config.description else { return Ok(()) };
         if text.len() > DESCRIPTION_BYTES_MAX {
             let message = format!("the description has more than {DESCRIPTION_BYTES_MAX} bytes");
             return Err(ConfigError::new(Mistake::Limit, message, "write a shorter one"));
@@ -236,7 +158,7 @@ impl VolumeSpec {
 
     /// Checks that the volume can be served in this TLS mode.
     pub(crate) fn check_tls(&self, mode: TlsMode) -> ConfigResult<()> {
-        if self.tls == TlsUse::Required && mode == TlsMode::Off {
+        if self.config.tls == TlsUse::Required && mode == TlsMode::Off {
             return Err(ConfigError::new(
                 Mistake::Tls,
                 format!("volume '{}': tls=required, but TLS is off", self.name),
@@ -286,97 +208,52 @@ pub fn check_volume_name(name: &str) -> ConfigResult<()> {
     Ok(())
 }
 
-/// A change of some settings of a volume; a setting that is `None` stays unchanged.
+/// A change of some settings of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct VolumeChange {
-    /// See [`VolumeSpec::mode`].
-    pub mode: Option<Mode>,
-    /// See [`VolumeSpec::protection`].
-    pub protection: Option<Protection>,
-    /// See [`VolumeSpec::journal`].
-    pub journal: Option<Option<String>>,
-    /// See [`VolumeSpec::journal_mirror`].
-    pub journal_mirror: Option<Option<String>>,
-    /// See [`VolumeSpec::durability`].
-    pub durability: Option<Durability>,
-    /// See [`VolumeSpec::unsafe_supply`].
-    pub unsafe_supply: Option<UnsafeUps>,
-    /// See [`VolumeSpec::ordered`].
-    pub ordered: Option<bool>,
-    /// See [`VolumeSpec::accept_loss`].
-    pub accept_loss: Option<bool>,
-    /// See [`VolumeSpec::read_only`].
-    pub read_only: Option<bool>,
-    /// See [`VolumeSpec::format`].
-    pub format: Option<DiskFormat>,
-    /// See [`VolumeSpec::frozen`].
-    pub frozen: Option<bool>,
-    /// See [`VolumeSpec::prefetch`].
-    pub prefetch: Option<bool>,
-    /// See [`VolumeSpec::warm`].
-    pub warm: Option<bool>,
-    /// See [`VolumeSpec::pin`].
-    pub pin: Option<PinnedRanges>,
-    /// See [`VolumeSpec::learn`].
-    pub learn: Option<bool>,
-    /// See [`VolumeSpec::geometry`].
-    pub geometry: GeometryChange,
-    /// See [`VolumeSpec::gather_below`].
-    pub gather_below: Option<Auto<u64>>,
-    /// See [`VolumeSpec::write_back`].
-    pub write_back: WriteBackChange,
-    /// See [`VolumeSpec::slow_us`].
-    pub slow_us: Option<Option<u64>>,
-    /// See [`VolumeSpec::tls`].
-    pub tls: Option<TlsUse>,
-    /// See [`VolumeSpec::description`].
-    pub description: Option<Option<String>>,
+    /// The new values; defaults for the settings that do not change.
+    values: VolumeConfig,
+    /// The settings that change.
+    keys: BTreeSet<&'static str>,
 }
 
 /// Defines the functions that visit every setting. An entry consists of key, field in
-/// [`VolumeSpec`] and [`VolumeChange`], parser of key and text, and formatter.
+/// [`VolumeConfig`], parser of key and text, and formatter.
 macro_rules! settings {
-    ($($key:literal: $($field:ident).+, $read:expr, $show:expr;)+) => {
-        impl VolumeSpec {
-            /// The volume with `change` applied, unchecked.
-            fn applied(&self, change: &VolumeChange) -> Self {
-                let mut spec = self.clone();
-                $(if let Some(new) = &change.$($field).+ {
-                    spec.$($field).+.clone_from(new);
-                })+
-                spec
-            }
+    ($($key:literal: $field:ident, $read:expr, $show:expr;)+) => {
+        /// All settings as key and value, in the order of [`VOLUME_KEYS`].
+        fn shown(config: &VolumeConfig) -> Vec<(&'static str, String)> {
+            vec![$(($key, $show(&config.$field)),)+]
+        }
 
-            /// The change from the settings of `self` to those of `other`, without name and
-            /// backing.
-            pub fn change_to(&self, other: &Self) -> VolumeChange {
-                let mut change = VolumeChange::default();
-                $(if self.$($field).+ != other.$($field).+ {
-                    change.$($field).+ = Some(other.$($field).+.to_owned());
+        impl VolumeChange {
+            /// The change from one configuration to another.
+            fn between(old: &VolumeConfig, new: &VolumeConfig) -> Self {
+                let mut change = Self::default();
+                $(if old.$field != new.$field {
+                    change.values.$field.clone_from(&new.$field);
+                    change.keys.insert($key);
                 })+
                 change
             }
 
-            /// All settings as key and value, in the order of [`VOLUME_KEYS`].
-            pub fn all_settings(&self) -> Vec<(&'static str, String)> {
-                vec![$(($key, $show(&self.$($field).+)),)+]
+            /// Applies the change, unchecked.
+            fn apply(&self, config: &mut VolumeConfig) {
+                $(if self.has($key) {
+                    config.$field.clone_from(&self.values.$field);
+                })+
             }
-        }
 
-        impl VolumeChange {
             /// Parses and stores the value of a setting. Returns whether the setting had no value
             /// before; `None` if there is no such setting.
             fn replace(&mut self, key: &str, value: &str) -> ConfigResult<Option<bool>> {
-                Ok(Some(match key {
-                    $($key => self.$($field).+.replace($read(key, value)?).is_none(),)+
-                    _ => return Ok(None),
-                }))
-            }
-
-            /// The settings that change as key and value, in the order of [`VOLUME_KEYS`].
-            pub fn pairs(&self) -> Vec<(&'static str, String)> {
-                let all = [$(($key, self.$($field).+.as_ref().map($show)),)+];
-                all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+                match key {
+                    $($key => {
+                        self.values.$field = $read(key, value)?;
+                        Ok(Some(self.keys.insert($key)))
+                    })+
+                    _ => Ok(None),
+                }
             }
         }
     };
@@ -384,7 +261,7 @@ macro_rules! settings {
 
 settings! {
     "mode": mode, |key, text| word(key, text, &Mode::ALL), Mode::to_string;
-    "protection": protection, parsed, Protection::to_string;
+    "protection": protection, protection::protection, Protection::to_string;
     "journal": journal, device_name, text_or_none;
     "journal-mirror": journal_mirror, device_name, text_or_none;
     "durability": durability, |key, text| word(key, text, &Durability::ALL), Durability::to_string;
@@ -393,23 +270,23 @@ settings! {
     "ordered": ordered, yes_or_no, switch;
     "accept-loss": accept_loss, yes_or_no, switch;
     "read-only": read_only, yes_or_no, switch;
-    "format": format, parsed, DiskFormat::to_string;
+    "format": format, |key, text| word(key, text, &DiskFormat::ALL), DiskFormat::to_string;
     "frozen": frozen, yes_or_no, switch;
     "prefetch": prefetch, yes_or_no, switch;
     "warm": warm, yes_or_no, switch;
     "pin": pin, pin::pin, pin::pinned_ranges_shown;
     "learn": learn, yes_or_no, switch;
-    "stripe": geometry.stripe, geometry::stripe, geometry::stripe_shown;
-    "chunk": geometry.chunk, geometry::size, geometry::size_shown;
-    "stripe-offset": geometry.offset, geometry::size, geometry::size_shown;
-    "rotational": geometry.rotational, geometry::rotational, geometry::rotational_shown;
+    "stripe": stripe, geometry::stripe, geometry::stripe_shown;
+    "chunk": chunk, geometry::size, geometry::size_shown;
+    "stripe-offset": stripe_offset, geometry::size, geometry::size_shown;
+    "rotational": rotational, geometry::rotational, geometry::rotational_shown;
     "gather-below": gather_below, gather::gather_below, gather::shown;
-    "read-latency": write_back.read_latency, write_back::read_latency, ReadLatency::to_string;
-    "write-back-rate": write_back.rate, write_back::rate, write_back::rate_shown;
-    "write-back-iops": write_back.iops, write_back::iops, write_back::iops_shown;
-    "write-back-age": write_back.age_s, write_back::age, write_back::age_shown;
+    "read-latency": read_latency, write_back::read_latency, write_back::read_latency_shown;
+    "write-back-rate": write_back_rate, write_back::rate, write_back::rate_shown;
+    "write-back-iops": write_back_iops, write_back::iops, write_back::iops_shown;
+    "write-back-age": write_back_age_s, write_back::age, write_back::age_shown;
     "slow": slow_us, write_back::slow, write_back::slow_shown;
-    "tls": tls, parsed, TlsUse::to_string;
+    "tls": tls, |_, text| word("tls value", text, &TlsUse::ALL), TlsUse::to_string;
     "description": description, |_, text| some_text(text), text_or_none;
 }
 
@@ -482,16 +359,33 @@ impl VolumeChange {
         }
     }
 
+    /// The pinning of these ranges instead of the former ones.
+    pub fn pins(pin: PinnedRanges) -> Self {
+        let values = VolumeConfig { pin, ..VolumeConfig::default() };
+        Self { values, keys: BTreeSet::from(["pin"]) }
+    }
+
+    /// Whether a setting gets a value, be it the old one.
+    pub fn has(&self, key: &str) -> bool {
+        self.keys.contains(key)
+    }
+
     /// Whether no setting changes.
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        self.keys.is_empty()
+    }
+
+    /// The settings that change as key and value, in the order of [`VOLUME_KEYS`].
+    pub fn pairs(&self) -> Vec<(&'static str, String)> {
+        shown(&self.values).into_iter().filter(|(key, _)| self.has(key)).collect()
     }
 
     /// Whether the change includes a setting that is fixed while the volume is served. See
     /// [`VolumeSpec::with`].
     pub fn has_fixed_settings(&self) -> bool {
-        self.protection.is_some_and(|new| new.has_journal() || new.has_ups())
-            || self.pairs().into_iter().any(|(key, _)| is_fixed(key))
+        let protection = self.values.protection;
+        let is_protected = protection.has_journal() || protection.has_ups();
+        is_protected || self.keys.iter().any(|key| is_fixed(key))
     }
 }
 

@@ -1,8 +1,7 @@
 //! The settings that limit the writeback of a volume, and the setting `slow`.
 
 use crate::{ConfigError, ConfigResult, Mistake, words::size};
-use forebay_types::Size;
-use std::fmt;
+use forebay_types::{ReadLatency, Size};
 
 /// The highest `read-latency`, in microseconds: a minute.
 const LATENCY_US_MAX: u64 = 60_000_000;
@@ -13,59 +12,11 @@ const IOPS_MAX: u64 = 10_000_000;
 /// The range of `write-back-age`, in seconds: ten seconds to thirty days.
 const AGE_S_MIN: u64 = 10;
 const AGE_S_MAX: u64 = 30 * 86_400;
-/// The default of `write-back-age`, in seconds: a day.
-const AGE_S: u64 = 86_400;
-/// The default of `slow`, in microseconds. A hard disk with 64 random requests in its queue takes
-/// half of it, so a system without faults logs nothing.
-pub(crate) const SLOW_US: u64 = 1_000_000;
 /// The range of `slow`, in microseconds: a millisecond to an hour. Below, batches of hits would be
-/// logged.
+/// logged. The default is a second: a hard disk with 64 random requests in its queue takes half of
+/// it, so a system without faults logs nothing.
 const SLOW_US_MIN: u64 = 1_000;
 const SLOW_US_MAX: u64 = 3_600_000_000;
-
-/// The latency of reads that writeback preserves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum ReadLatency {
-    /// The disk's latency without writeback.
-    #[default]
-    Idle,
-    /// None.
-    Off,
-    /// A p99, in microseconds.
-    Micros(u64),
-}
-
-/// The limits of writeback.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WriteBackSpec {
-    /// The latency of reads to preserve.
-    pub read_latency: ReadLatency,
-    /// Maximum bytes per second.
-    pub rate: Option<u64>,
-    /// Maximum I/Os per second.
-    pub iops: Option<u64>,
-    /// How long reads may delay the writeback of dirty data, in seconds.
-    pub age_s: Option<u64>,
-}
-
-impl Default for WriteBackSpec {
-    fn default() -> Self {
-        Self { read_latency: ReadLatency::Idle, rate: None, iops: None, age_s: Some(AGE_S) }
-    }
-}
-
-/// A change of some limits; a limit that is `None` stays unchanged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct WriteBackChange {
-    /// See [`WriteBackSpec::read_latency`].
-    pub read_latency: Option<ReadLatency>,
-    /// See [`WriteBackSpec::rate`].
-    pub rate: Option<Option<u64>>,
-    /// See [`WriteBackSpec::iops`].
-    pub iops: Option<Option<u64>>,
-    /// See [`WriteBackSpec::age_s`].
-    pub age_s: Option<Option<u64>>,
-}
 
 fn or_off(value: &Option<u64>, show: impl Fn(u64) -> String) -> String {
     value.map_or_else(|| "off".to_owned(), show)
@@ -91,13 +42,12 @@ pub(crate) fn slow_shown(slow_us: &Option<u64>) -> String {
     or_off(slow_us, time_shown)
 }
 
-impl fmt::Display for ReadLatency {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Idle => f.write_str("idle"),
-            Self::Off => f.write_str("off"),
-            Self::Micros(us) => f.write_str(&time_shown(*us)),
-        }
+/// Formats `read-latency`.
+pub fn read_latency_shown(latency: &ReadLatency) -> String {
+    match latency {
+        ReadLatency::Idle => "idle".to_owned(),
+        ReadLatency::Off => "off".to_owned(),
+        ReadLatency::Micros(us) => time_shown(*us),
     }
 }
 
@@ -217,12 +167,12 @@ pub(crate) fn age(key: &str, text: &str) -> ConfigResult<Option<u64>> {
 mod tests {
     use super::*;
     use crate::{VolumeChange, parse_volume_spec};
-    use forebay_types::Fault;
+    use forebay_types::{Fault, Mode, VolumeConfig};
 
     #[test]
     fn the_threshold_of_slow_requests_is_parsed_and_displayed() {
         let spec = |text: &str| parse_volume_spec(text);
-        assert_eq!(spec("v=/x").unwrap().slow_us, Some(1_000_000));
+        assert_eq!(spec("v=/x").unwrap().config.slow_us, Some(1_000_000));
         for (text, slow_us, shown) in [
             ("100ms", Some(100_000), "100ms"),
             ("1000ms", Some(1_000_000), "1s"),
@@ -236,7 +186,7 @@ mod tests {
             assert!(error.explained().contains("slow="), "{bad}: {}", error.explained());
         }
         let change = VolumeChange::parse(["slow=off"]).unwrap();
-        assert_eq!(spec("v=/x").unwrap().with(&change).unwrap().slow_us, None);
+        assert_eq!(spec("v=/x").unwrap().with(&change).unwrap().config.slow_us, None);
     }
 
     #[test]
@@ -245,22 +195,26 @@ mod tests {
                        write-back-age=10min";
         let spec = parse_volume_spec(&format!("v=/x,{written}")).unwrap();
         assert_eq!(
-            spec.write_back,
-            WriteBackSpec {
+            spec.config,
+            VolumeConfig {
                 read_latency: ReadLatency::Micros(20_000),
-                rate: Some(50 << 20),
-                iops: Some(200),
-                age_s: Some(600),
+                write_back_rate: Some(50 << 20),
+                write_back_iops: Some(200),
+                write_back_age_s: Some(600),
+                ..VolumeConfig::default()
             }
         );
         assert_eq!(spec.to_string(), format!("v=/x,{written}"));
-        let change = |text| spec.with(&VolumeChange::parse([text]).unwrap()).unwrap().write_back;
-        assert_eq!(change("write-back-rate=off").rate, None);
+        let change = |text| spec.with(&VolumeChange::parse([text]).unwrap()).unwrap().config;
+        assert_eq!(change("write-back-rate=off").write_back_rate, None);
         assert_eq!(change("read-latency=idle").read_latency, ReadLatency::Idle);
         assert_eq!(change("read-latency=off").read_latency, ReadLatency::Off);
-        assert_eq!(change("mode=bypass"), spec.write_back);
+        assert_eq!(
+            change("mode=bypass"),
+            VolumeConfig { mode: Mode::Bypass, ..spec.config.clone() }
+        );
         let plain = parse_volume_spec("v=/x").unwrap();
-        assert_eq!(plain.write_back, WriteBackSpec::default());
+        assert_eq!(plain.config, VolumeConfig::default());
         let never = parse_volume_spec("v=/x,write-back-age=off").unwrap();
         assert_eq!(never.to_string(), "v=/x,write-back-age=off");
         for (us, text) in [(1, "1us"), (1_500, "1500us"), (90_000_000, "90s"), (0, "0s")] {

@@ -4,7 +4,6 @@
 // The counters of the API only grow. An interval is the difference of two statuses. The total is
 // the sum of the differences of all volumes, so adding or removing a volume does not falsify it.
 
-import { seconds } from "/format.js";
 
 const FINE_POINTS = 900;
 const COARSE_SECONDS = 15;
@@ -303,66 +302,17 @@ export function colourOf({ state, frozen }) {
   return frozen ? "warn" : "good";
 }
 
-// The problems, the worst first.
+// The problems, the worst first, in the words of the server.
 export function problems(status) {
-  const found = [];
-  const bad = (text, volume, remedy) => found.push({ level: "bad", text, volume, remedy });
-  const warn = (text, volume, remedy) => found.push({ level: "warn", text, volume, remedy });
-  for (const volume of status.volumes) {
-    const { name, counters, pins, damage } = volume;
-    if (volume.state === "failing" || volume.state === "stalled") {
-      // A reason with a command in it says what to do.
-      const remedy = volume.state_reason?.includes("`") ? null
-        : "See the server's log for the disk's error, and repair the disk.";
-      bad(`${name}: ${volume.state_reason ?? volume.state}`, name, remedy);
-    }
-    if (volume.state === "flushing") warn(`${name} is being flushed or restored`, name);
-    if (volume.cache_off) {
-      const { since, seconds_left } = volume.cache_off;
-      const what = volume.effective_mode === "write-back" ? "cache is off for reads" : "cache is off";
-      warn(`${name}: its ${what} since ${since}, for an analysis: ${
-        seconds(seconds_left)} more at most`, name,
-        "Run forebay analyze stop to have it on at once.");
-    } else if (volume.effective_mode !== volume.mode) {
-      warn(`${name} works in ${volume.effective_mode}, not ${volume.mode}: ${
-        volume.effective_mode_reason ?? "no reason given"}`, name);
-    }
-    if (counters.errors > counters.refused) {
-      const failed = counters.errors - counters.refused;
-      warn(`${name} has answered ${failed} requests with an error`, name);
-    }
-    if (volume.disk_errors > 0) {
-      warn(`${name}: its disk has failed ${volume.disk_errors} I/Os lately`, name,
-        "See the server's log for the errors, and check the disk.");
-    }
-    if (pins.state === "failing" || pins.state === "refused") {
-      warn(`${name}: pinned ranges ${pins.state}: ${pins.state_reason ?? "the disk fails reads"}`,
-        name);
-    }
-    if (damage.lost_lines > 0) bad(`${name}: ${damage.lost_lines} lines lost in memory`, name);
-  }
-  for (const journal of status.journals) {
-    const text = `journal ${journal.name}: ${journal.state_reason}`;
-    if (journal.state === "failed") {
-      bad(text, null, "Its volumes write through: run forebay stop, and start with another device.");
-    }
-    if (journal.state === "degraded") {
-      warn(text, null, "Bring the device back or replace it; the next start uses it again.");
-    }
-  }
-  const { power, vault, memory } = status;
-  if (power?.halted) bad(`writes are halted: ${power.reason}`);
-  else if (power && !power.write_back_allowed) warn(`UPS: ${power.reason}`);
-  if (vault && vault.state !== "ready") {
-    const text = `vault ${vault.state}${vault.state_reason ? `: ${vault.state_reason}` : ""}`;
-    if (vault.state === "failed") {
-      bad(text, null, "There is no write-back under a UPS: see the server's log, and replace it.");
-    } else warn(text);
-  }
-  if (memory.sizing?.state === "short") warn(`memory is short: ${memory.sizing.reason}`);
-  if (status.log?.waiting_seconds >= 5) {
-    warn(`the log is not read: lines dropped: ${status.log.dropped_lines}`);
-  }
-  if (status.rolled_back) warn("the last upgrade failed, and this is the old program again");
-  return found.sort((a, b) => (a.level === "bad" ? 0 : 1) - (b.level === "bad" ? 0 : 1));
+  return status.alerts.map(({ severity, kind, name, text, remedy }) => {
+    const volume = kind === "volume" ? name : null;
+    const what = volume ?? (name ? `${kind} ${name}` : kind);
+    const todo = remedy?.replaceAll("`", "");
+    return {
+      level: severity === "error" ? "bad" : "warn",
+      text: `${what}: ${text.replaceAll("`", "")}`,
+      volume,
+      remedy: todo && `${todo[0].toUpperCase()}${todo.slice(1)}.`,
+    };
+  });
 }

@@ -8,10 +8,10 @@ use forebay_api::{
     VolumeSettings, VolumeStatus,
 };
 use forebay_config::{
-    ConfigError, GeometrySource as Source, Protection, ResolvedGeometry, ServerChange,
-    VolumeChange, VolumeSpec, parse_pinned_ranges, pinned_ranges_shown,
+    ConfigError, GeometrySource as Source, ResolvedGeometry, ServerChange, VolumeChange,
+    VolumeSpec, parse_pinned_ranges, pinned_ranges_shown,
 };
-use forebay_types::{Action, PinnedRanges};
+use forebay_types::{Action, PinnedRanges, Protection};
 
 /// Converts a request to a checked volume.
 ///
@@ -97,27 +97,33 @@ pub fn settings_request(change: &VolumeChange) -> VolumeSettings {
     change.pairs().into_iter().collect()
 }
 
-/// The part of a volume's status that its specification determines. The rest has its defaults.
-pub fn configured_status(spec: &VolumeSpec) -> VolumeStatus {
+/// A volume's status, with all its settings as text.
+pub fn with_settings(status: VolumeStatus, spec: &VolumeSpec) -> VolumeStatus {
     let settings = spec.all_settings().into_iter().filter(|(_, value)| !value.is_empty());
+    VolumeStatus { settings: settings.collect(), ..status }
+}
+
+/// The part of a volume's status that its specification determines, but for `settings`. The rest
+/// has its defaults.
+pub fn configured_status(spec: &VolumeSpec) -> VolumeStatus {
     VolumeStatus {
         name: spec.name.clone(),
         backing: spec.backing.clone(),
-        mode: spec.mode.into(),
-        effective_mode: spec.mode.into(),
-        protection: spec.protection.to_string(),
-        journal: spec.journal.clone(),
-        journal_mirror: spec.journal_mirror.clone(),
-        durability: spec.journal.as_ref().map(|_| spec.durability.to_string()),
-        unsafe_supply: (spec.protection == Protection::Ups).then(|| spec.unsafe_supply.to_string()),
-        ordered: spec.ordered,
-        accept_loss: spec.accept_loss,
-        read_only: spec.read_only,
-        frozen: spec.frozen,
-        prefetch: spec.prefetch,
-        tls: spec.tls.to_string(),
-        description: spec.description.clone(),
-        settings: settings.collect(),
+        mode: spec.config.mode.into(),
+        effective_mode: spec.config.mode.into(),
+        protection: spec.config.protection.to_string(),
+        journal: spec.config.journal.clone(),
+        journal_mirror: spec.config.journal_mirror.clone(),
+        durability: spec.config.journal.as_ref().map(|_| spec.config.durability.to_string()),
+        unsafe_supply: (spec.config.protection == Protection::Ups)
+            .then(|| spec.config.unsafe_supply.to_string()),
+        ordered: spec.config.ordered,
+        accept_loss: spec.config.accept_loss,
+        read_only: spec.config.read_only,
+        frozen: spec.config.frozen,
+        prefetch: spec.config.prefetch,
+        tls: spec.config.tls.to_string(),
+        description: spec.config.description.clone(),
         ..VolumeStatus::default()
     }
 }

@@ -3,17 +3,17 @@
 
 use crate::{
     AnalysisManager, Manager, Measurements, ProgressFn, StatisticsManager, TraceSink,
-    configured_status, convert::invalid, geometry_status,
+    configured_status, convert::invalid, geometry_status, with_settings,
 };
 use forebay_api::{
     Analysis, AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, BackgroundStatus,
     DiscardRequest, Discarded, DrillReport, ErrorKind, GatherSource, GatherStatus, History,
-    HistoryPoint, JournalStatus, LearnStatus, LogStatus, Memory, PatrolStatus, PeriodStatistics,
-    Periods, PinState, PinStatus, Problem, Progress, SlowRequest, SlowRequests, Statistics,
+    HistoryPoint, JournalStatus, LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods,
+    PinState, PinStatus, Problem, Progress, SlowRequest, SlowRequests, Statistics,
     StatisticsOfVolume, Status, TraceEnd, TraceRequest, TraceSummary, UnservedWrites, VolumeStatus,
     WarmUpStatus,
 };
-use forebay_config::{MemorySetting, ServerChange, VolumeChange, VolumeSpec};
+use forebay_config::{MemorySetting, ResolvedGeometry, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -135,7 +135,8 @@ impl FakeManager {
     /// The journals of the volumes, with example figures. The journal `broken` has failed.
     fn journals(&self) -> Vec<JournalStatus> {
         let mut journals: Vec<JournalStatus> = Vec::new();
-        for name in self.lock().volumes.iter().filter_map(|(spec, _)| spec.journal.as_ref()) {
+        for name in self.lock().volumes.iter().filter_map(|(spec, _)| spec.config.journal.as_ref())
+        {
             if journals.iter().all(|journal| journal.name != *name) {
                 let id = format!("{:032x}", journals.len() + 1);
                 journals.push(journal(name, id));
@@ -148,7 +149,7 @@ impl FakeManager {
     fn pins(&self, name: &str) -> Result<PinnedRanges, Problem> {
         let state = self.lock();
         let spec = state.volumes.iter().map(|(spec, _)| spec).find(|spec| spec.name == name);
-        Ok(spec.ok_or_else(|| Problem::unknown_volume(name))?.pin.clone())
+        Ok(spec.ok_or_else(|| Problem::unknown_volume(name))?.config.pin.clone())
     }
 
     /// Checks that no disk fails.
@@ -252,7 +253,6 @@ impl Manager for FakeManager {
         Status {
             version: "0.0.1-fake".into(),
             pid: PID,
-            rolled_back: false,
             uptime_seconds: 3725,
             io_engine: "epoll".into(),
             workers: 2,
@@ -269,16 +269,13 @@ impl Manager for FakeManager {
                 pinned_bytes: 0,
                 pinned_bytes_max: 256 << 20,
             },
-            division: None,
             patrol: PatrolStatus { ecc: "parity".into(), ..PatrolStatus::default() },
             background: BackgroundStatus { setting: "auto".into(), ..BackgroundStatus::default() },
-            log: LogStatus::default(),
             connections: 3,
             listeners: vec!["tcp:[::1]:10809".into()],
             volumes,
             journals: self.journals(),
-            power: None,
-            vault: None,
+            ..Status::default()
         }
     }
 
@@ -330,12 +327,12 @@ impl Manager for FakeManager {
 
     fn pin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
         let pins = self.pins(name)?.with(&ranges);
-        self.set_volume(name, VolumeChange { pin: Some(pins), ..VolumeChange::default() })
+        self.set_volume(name, VolumeChange::pins(pins))
     }
 
     fn unpin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
         let pins = self.pins(name)?.without(&ranges, 1 << 30);
-        self.set_volume(name, VolumeChange { pin: Some(pins), ..VolumeChange::default() })
+        self.set_volume(name, VolumeChange::pins(pins))
     }
 
     fn remove_volume(&self, name: &str, _: bool, progress: ProgressFn<'_>) -> Result<(), Problem> {
@@ -484,20 +481,24 @@ fn journal(name: &str, id: String) -> JournalStatus {
 
 /// The status of a volume after its specification changed.
 fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
-    let mut pins = spec.pin.clone();
+    let mut pins = spec.config.pin.clone();
     pins.clip(1 << 30);
     let pinned_bytes = pins.lines() * LINE_BYTES;
     let state = if pins.is_empty() { PinState::None } else { PinState::Loaded };
     VolumeStatus {
         pins: PinStatus { state, pinned_bytes, loaded_bytes: pinned_bytes, ..PinStatus::default() },
-        warm_up: WarmUpStatus { enabled: spec.warm, ..status.warm_up },
-        learn: LearnStatus { enabled: spec.learn, ..status.learn },
-        geometry: geometry_status(&spec.geometry.resolve(&DiskGeometry::default(), 1 << 30)),
+        warm_up: WarmUpStatus { enabled: spec.config.warm, ..status.warm_up },
+        learn: LearnStatus { enabled: spec.config.learn, ..status.learn },
+        geometry: geometry_status(&ResolvedGeometry::new(
+            &spec.config,
+            &DiskGeometry::default(),
+            1 << 30,
+        )),
         size_bytes: status.size_bytes,
         gather: status.gather,
         cached_bytes: status.cached_bytes,
         dirty_bytes: status.dirty_bytes,
         counters: status.counters,
-        ..configured_status(spec)
+        ..with_settings(configured_status(spec), spec)
     }
 }

@@ -24,14 +24,14 @@ mod stream;
 
 pub use convert::{
     add_request, configured_status, geometry_status, pin_request, pinned_ranges, server_change,
-    server_request, settings_request, volume_change, volume_spec,
+    server_request, settings_request, volume_change, volume_spec, with_settings,
 };
 pub use dashboard::{
     Dashboard, DashboardError, DashboardKeys, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TokenError, Tokens,
 };
 pub use manager::{AnalysisManager, Manager, ProgressFn, StatisticsManager, TraceSink};
 pub use metrics::{METRICS_TYPE, Measurements, metrics, server::MetricsServer};
-pub use routes::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX};
+pub use routes::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX, openapi};
 pub use server::Server;
 pub use socket::{SocketError, SocketFile, listen_at};
 pub use state::{ControlError, StateDir};

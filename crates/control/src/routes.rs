@@ -1,31 +1,31 @@
-//! The routes of the control API and their handlers.
+//! The routes of the control API, their handlers and their description. The attribute of a handler
+//! describes its request.
+
+mod volumes;
 
 use crate::{
     METRICS_TYPE, Manager,
-    answer::{Body, Fine, Force, Name, Refusal},
-    convert::{pinned_ranges, server_change, volume_change, volume_spec},
-    metrics, recording, stream,
+    answer::{Body, Fine, Force, Refusal},
+    convert::server_change,
+    recording, stream,
 };
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, State},
     http::{HeaderName, StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
-    routing::{delete, get, patch, post},
+    routing::{MethodRouter, get, patch, post},
 };
 use forebay_api::{
-    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DiscardRequest, Discarded, DrillReport,
-    ErrorKind, History, Memory, PinRequest, Problem, ServerSettings, SlowRequests, Statistics,
-    StatisticsOfVolume, Status, TraceRequest, VolumeList, VolumeSettings, VolumeStatus, openapi,
-    paths,
+    Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorBody, ErrorKind, Event, History,
+    Memory, Problem, ServerSettings, SlowRequests, Statistics, Status, TraceRequest, paths,
 };
-use forebay_config::pinned_ranges_shown;
-use forebay_types::PinnedRanges;
 use std::sync::Arc;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::spawn_blocking,
 };
+use utoipa::OpenApi;
 
 /// Largest request body, in bytes: the longest backing, journal and description, escaped.
 pub const REQUEST_BODY_BYTES_MAX: usize = 128 << 10;
@@ -52,58 +52,39 @@ type Answer<T> = Result<T, Refusal>;
 
 /// The routes of the control socket: all of the API.
 pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
-    let routes = remote_routes()
-        .route(paths::TRACE, post(record_trace))
-        .route(paths::STOP, post(stop))
-        .route(paths::RELOAD, post(reload))
-        .route(paths::RELOAD_REMOVE, post(reload_and_remove))
-        .route(paths::UPGRADE, post(upgrade))
-        .route(paths::VOLUMES, post(add_volume))
-        .route(paths::VOLUME, delete(remove_volume))
-        .route(paths::VOLUME_DISCARD, post(discard_volume))
-        .route(paths::VOLUME_TRUST, post(trust_volume));
-    finish(routes, manager)
+    finish(routes(true).merge(volumes::routes(true)), manager)
 }
 
 /// The routes of the dashboard. Requests that open another file, give up data, end the server, or
 /// record the requests of clients are refused.
 pub(crate) fn remote_router(manager: Arc<dyn Manager>) -> Router {
-    let routes = remote_routes()
-        .route(paths::TRACE, post(local_only))
-        .route(paths::STOP, post(local_only))
-        .route(paths::RELOAD, post(local_only))
-        .route(paths::RELOAD_REMOVE, post(local_only))
-        .route(paths::UPGRADE, post(local_only))
-        .route(paths::VOLUMES, post(local_only))
-        .route(paths::VOLUME, delete(local_only))
-        .route(paths::VOLUME_DISCARD, post(local_only))
-        .route(paths::VOLUME_TRUST, post(local_only));
-    finish(routes, manager)
+    finish(routes(false).merge(volumes::routes(false)), manager)
 }
 
-/// The routes that the control socket and the dashboard have in common.
-fn remote_routes() -> Router<App> {
+/// The requests about the server. Unless `is_local`, those are refused that only the control socket
+/// accepts.
+fn routes(is_local: bool) -> Router<App> {
     Router::new()
         .route(paths::STATUS, get(status))
         .route(paths::STATISTICS, get(statistics))
         .route(paths::HISTORY, get(history))
-        .route(paths::SLOW, get(slow_requests))
-        .route(paths::METRICS, get(show_metrics))
+        .route(paths::SLOW, get(slow))
+        .route(paths::METRICS, get(metrics))
         .route(paths::SETTINGS, patch(set_server))
         .route(paths::DRILL, post(drill))
         .route(paths::ANALYSIS, get(analysis).post(start_analysis).delete(stop_analysis))
         .route(paths::ANALYSIS_RESULT, get(analysis_result))
-        .route(paths::OPENAPI, get(|| async { Json(openapi()) }))
-        .route(paths::VOLUMES, get(list_volumes))
-        .route(paths::VOLUME, get(show_volume).patch(set_volume))
-        .route(paths::VOLUME_STATISTICS, get(volume_statistics))
-        .route(paths::VOLUME_HISTORY, get(volume_history))
-        .route(paths::VOLUME_SLOW, get(volume_slow_requests))
-        .route(paths::VOLUME_FLUSH, post(flush_volume))
-        .route(paths::VOLUME_SAVE, post(save_volume))
-        .route(paths::VOLUME_CALIBRATE, post(calibrate_volume))
-        .route(paths::VOLUME_PIN, post(pin_volume))
-        .route(paths::VOLUME_UNPIN, post(unpin_volume))
+        .route(paths::OPENAPI, get(description))
+        .route(paths::TRACE, local_post(is_local, post(trace)))
+        .route(paths::STOP, local_post(is_local, post(stop)))
+        .route(paths::RELOAD, local_post(is_local, post(reload)))
+        .route(paths::RELOAD_REMOVE, local_post(is_local, post(reload_remove)))
+        .route(paths::UPGRADE, local_post(is_local, post(upgrade)))
+}
+
+/// A `POST` request that only the control socket accepts.
+fn local_post(is_local: bool, served: MethodRouter<App>) -> MethodRouter<App> {
+    if is_local { served } else { post(local_only) }
 }
 
 fn finish(routes: Router<App>, manager: Arc<dyn Manager>) -> Router {
@@ -171,57 +152,114 @@ fn permit(permits: &Arc<Semaphore>) -> Answer<OwnedSemaphorePermit> {
     })
 }
 
+const FINE: &str = "Whether the intervals of five seconds are wanted, too";
+const PROBLEM: &str = "A problem and its remedy";
+const FORCE: &str = "Whether connected clients are disconnected; false by default";
+const EVENTS: &str = "Progress, and as the last line the result";
+const EVENT_LINES: &str = "application/x-ndjson";
+
+/// The description of the control API.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    Description::openapi().merge_from(volumes::Description::openapi())
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Forebay control API",
+        version = "1",
+        description = "Status and control of a running Forebay, over its Unix socket control.sock. \
+                       Long operations answer with one JSON event a line; the last line is done \
+                       or error.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    paths(
+        status,
+        statistics,
+        history,
+        metrics,
+        set_server,
+        stop,
+        reload,
+        reload_remove,
+        upgrade,
+        drill,
+        analysis,
+        analysis_result,
+        start_analysis,
+        stop_analysis,
+        trace,
+        slow,
+        description
+    )
+)]
+struct Description;
+
+/// Shows the status of the server and its volumes
+#[utoipa::path(get, path = paths::STATUS, tag = "server",
+    responses(
+        (status = 200, description = "The status", body = Status),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
 async fn status(State(app): State<App>) -> Answer<Json<Status>> {
     app.call(|manager| manager.status()).await.map(Json)
 }
 
+/// Shows the statistics of the volumes: in total, and for the last 5 minutes, hour and day
+#[utoipa::path(get, path = paths::STATISTICS, tag = "server",
+    responses(
+        (status = 200, description = "The statistics", body = Statistics),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
 async fn statistics(State(app): State<App>) -> Answer<Json<Statistics>> {
     app.call(|manager| manager.statistics().all()).await.map(Json)
 }
 
+/// Shows the past of all volumes together: intervals of five minutes and of an hour
+#[utoipa::path(get, path = paths::HISTORY, tag = "server",
+    params(("fine" = Option<bool>, Query, description = FINE)),
+    responses(
+        (status = 200, description = "The intervals", body = History),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
 async fn history(State(app): State<App>, Fine(fine): Fine) -> Answer<Json<History>> {
     let found = app.call(move |manager| manager.statistics().history(None, fine)).await?;
     Ok(Json(found.unwrap_or_default()))
 }
 
-async fn volume_history(
-    State(app): State<App>,
-    Name(name): Name,
-    Fine(fine): Fine,
-) -> Answer<Json<History>> {
-    let wanted = name.clone();
-    let found = app.call(move |manager| manager.statistics().history(Some(&wanted), fine)).await?;
-    found.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
-}
-
-async fn slow_requests(State(app): State<App>) -> Answer<Json<SlowRequests>> {
+/// Shows the last slow requests of clients, and what each waited for
+#[utoipa::path(get, path = paths::SLOW, tag = "server",
+    responses(
+        (status = 200, description = "The slow requests", body = SlowRequests),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+async fn slow(State(app): State<App>) -> Answer<Json<SlowRequests>> {
     let slow = app.call(|manager| manager.slow_requests(None)).await?;
     Ok(Json(slow.unwrap_or_default()))
 }
 
-async fn volume_slow_requests(
-    State(app): State<App>,
-    Name(name): Name,
-) -> Answer<Json<SlowRequests>> {
-    let wanted = name.clone();
-    let found = app.call(move |manager| manager.slow_requests(Some(&wanted))).await?;
-    found.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
-}
-
-async fn show_metrics(State(app): State<App>) -> Answer<([(HeaderName, &'static str); 1], String)> {
-    let text = app.call(|manager| metrics(&manager.measurements())).await?;
+/// Shows the figures of the server as metrics for Prometheus
+#[utoipa::path(get, path = paths::METRICS, tag = "server",
+    responses(
+        (status = 200, description = "Metrics in the text format, version 0.0.4", body = String,
+            content_type = "text/plain; version=0.0.4; charset=utf-8"),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+async fn metrics(State(app): State<App>) -> Answer<([(HeaderName, &'static str); 1], String)> {
+    let text = app.call(|manager| crate::metrics(&manager.measurements())).await?;
     Ok(([(CONTENT_TYPE, METRICS_TYPE)], text))
 }
 
-async fn volume_statistics(
-    State(app): State<App>,
-    Name(name): Name,
-) -> Answer<Json<StatisticsOfVolume>> {
-    let wanted = name.clone();
-    let found = app.call(move |manager| manager.statistics().of_volume(&wanted)).await?;
-    found.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
-}
-
+/// Changes settings of the server while it runs
+///
+/// A smaller memory takes effect in the background: clean data is dropped, the least valuable
+/// first, and dirty data is kept. A smaller share for writes is reached by writeback. The status
+/// shows the progress.
+#[utoipa::path(patch, path = paths::SETTINGS, tag = "server", request_body = ServerSettings,
+    responses(
+        (status = 200, description = "The memory", body = Memory),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
 async fn set_server(
     State(app): State<App>,
     Body(settings): Body<ServerSettings>,
@@ -243,143 +281,101 @@ fn unchanged(example: &str) -> Refusal {
     ))
 }
 
-async fn list_volumes(State(app): State<App>) -> Answer<Json<VolumeList>> {
-    let volumes = app.call(|manager| manager.volume_list()).await?;
-    Ok(Json(VolumeList { volumes }))
-}
-
-async fn show_volume(State(app): State<App>, Name(name): Name) -> Answer<Json<VolumeStatus>> {
-    let wanted = name.clone();
-    let volume = app.call(move |manager| manager.volume(&wanted)).await?;
-    volume.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
-}
-
-async fn add_volume(
-    State(app): State<App>,
-    Body(request): Body<AddVolume>,
-) -> Answer<(StatusCode, Json<VolumeStatus>)> {
-    let spec = volume_spec(&request)?;
-    tracing::info!(volume = %spec.name, backing = %spec.backing, "request to add a volume");
-    let volume = app.call_slowly(|manager| manager.add_volume(spec)).await??;
-    Ok((StatusCode::CREATED, Json(volume)))
-}
-
-async fn set_volume(
-    State(app): State<App>,
-    Name(name): Name,
-    Body(settings): Body<VolumeSettings>,
-) -> Answer<Json<VolumeStatus>> {
-    let change = volume_change(&settings)?;
-    if change.is_empty() {
-        return Err(unchanged("mode=bypass"));
-    }
-    tracing::info!(volume = %name, %change, "request to change a volume");
-    Ok(Json(app.call_slowly(move |manager| manager.set_volume(&name, change)).await??))
-}
-
-async fn remove_volume(State(app): State<App>, Name(name): Name, Force(force): Force) -> Response {
-    tracing::info!(volume = %name, force, "request to remove a volume");
-    app.operate(move |manager, progress| manager.remove_volume(&name, force, progress)).await
-}
-
-async fn discard_volume(
-    State(app): State<App>,
-    Name(name): Name,
-    Body(request): Body<DiscardRequest>,
-) -> Answer<Json<Discarded>> {
-    let DiscardRequest { force, ref save_to } = request;
-    tracing::warn!(volume = %name, force, ?save_to, "request to give up dirty data");
-    let discard = move |manager: &dyn Manager| manager.discard_volume(&name, &request);
-    Ok(Json(app.call_slowly(discard).await??))
-}
-
-async fn flush_volume(State(app): State<App>, Name(name): Name) -> Response {
-    tracing::info!(volume = %name, "request to flush a volume");
-    app.operate(move |manager, progress| manager.flush_volume(&name, progress)).await
-}
-
-async fn save_volume(State(app): State<App>, Name(name): Name) -> Response {
-    tracing::info!(volume = %name, "request to save a volume");
-    app.operate(move |manager, _| manager.save_volume(&name)).await
-}
-
-async fn trust_volume(State(app): State<App>, Name(name): Name) -> Response {
-    tracing::info!(volume = %name, "request to trust the disk of a volume again");
-    app.operate(move |manager, progress| manager.trust_volume(&name, progress)).await
-}
-
-async fn calibrate_volume(State(app): State<App>, Name(name): Name) -> Answer<Json<VolumeStatus>> {
-    tracing::info!(volume = %name, "request to measure the disk of a volume");
-    Ok(Json(app.call_slowly(move |manager| manager.calibrate_volume(&name)).await??))
-}
-
-async fn pin_volume(
-    app: State<App>,
-    name: Name,
-    request: Body<PinRequest>,
-) -> Answer<Json<VolumeStatus>> {
-    let pin: ChangePins = |manager, name, ranges| manager.pin_volume(name, ranges);
-    change_pins(app, name, request, "pin", pin).await
-}
-
-async fn unpin_volume(
-    app: State<App>,
-    name: Name,
-    request: Body<PinRequest>,
-) -> Answer<Json<VolumeStatus>> {
-    let unpin: ChangePins = |manager, name, ranges| manager.unpin_volume(name, ranges);
-    change_pins(app, name, request, "unpin", unpin).await
-}
-
-type ChangePins = fn(&dyn Manager, &str, PinnedRanges) -> Result<VolumeStatus, Problem>;
-
-/// Pins or unpins ranges, with the method `change` of the manager.
-async fn change_pins(
-    State(app): State<App>,
-    Name(name): Name,
-    Body(request): Body<PinRequest>,
-    verb: &str,
-    change: ChangePins,
-) -> Answer<Json<VolumeStatus>> {
-    let ranges = pinned_ranges(&request)?;
-    let shown = pinned_ranges_shown(&ranges);
-    tracing::info!(volume = %name, ranges = shown, "request to {verb} ranges");
-    Ok(Json(app.call_slowly(move |manager| change(manager, &name, ranges)).await??))
-}
-
+/// Flushes all volumes and stops the server
+///
+/// Refused while clients are connected, unless `force` is true.
+#[utoipa::path(post, path = paths::STOP, tag = "server",
+    params(("force" = Option<bool>, Query, description = FORCE)),
+    responses(
+        (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
 async fn stop(State(app): State<App>, Force(force): Force) -> Response {
     tracing::info!(force, "request to stop");
     app.operate(move |manager, progress| manager.stop(force, progress)).await
 }
 
+/// Applies the changes of the configuration file
+///
+/// Refused if they would remove more than half of the volumes.
+#[utoipa::path(post, path = paths::RELOAD, tag = "server",
+    responses(
+        (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
 async fn reload(State(app): State<App>) -> Response {
     tracing::info!("request to reload the configuration");
     app.operate(|manager, _| manager.reload(false)).await
 }
 
-async fn reload_and_remove(State(app): State<App>) -> Response {
+/// Applies the changes of the configuration file, however many volumes they remove
+#[utoipa::path(post, path = paths::RELOAD_REMOVE, tag = "server",
+    responses(
+        (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+async fn reload_remove(State(app): State<App>) -> Response {
     tracing::info!("request to reload the configuration and to remove volumes");
     app.operate(|manager, _| manager.reload(true)).await
 }
 
+/// Hands the pool over to a new server, the program now at the server's path, and exits
+#[utoipa::path(post, path = paths::UPGRADE, tag = "server",
+    responses(
+        (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
 async fn upgrade(State(app): State<App>) -> Response {
     tracing::info!("request to upgrade: hand the pool over to a new server");
     app.operate(|manager, _| manager.upgrade()).await
 }
 
+/// Rehearses a power failure on the running server
+///
+/// Writes all dirty data under UPS protection to the vault's space, makes it durable, reads it back
+/// and compares it, while clients are served. The vault remains marked empty. Takes as long as a
+/// dump in a power failure.
+#[utoipa::path(post, path = paths::DRILL, tag = "server",
+    responses(
+        (status = 200, description = "The report", body = DrillReport),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
 async fn drill(State(app): State<App>) -> Answer<Json<DrillReport>> {
     tracing::info!("request to rehearse a power failure");
     Ok(Json(app.call_slowly(|manager| manager.drill()).await??))
 }
 
+/// Shows the progress of the analysis of the benefit
+#[utoipa::path(get, path = paths::ANALYSIS, tag = "server",
+    responses(
+        (status = 200, description = "The progress", body = AnalysisStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
 async fn analysis(State(app): State<App>) -> Answer<Json<AnalysisStatus>> {
     app.call(|manager| manager.analysis().status()).await.map(Json)
 }
 
+/// Shows the analysis with all that it has counted so far
+#[utoipa::path(get, path = paths::ANALYSIS_RESULT, tag = "server",
+    responses(
+        (status = 200, description = "The analysis", body = Analysis),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
 async fn analysis_result(State(app): State<App>) -> Answer<Json<Analysis>> {
     app.call(|manager| manager.analysis().result()).await.map(Json)
 }
 
+/// Starts an analysis of the benefit
+///
+/// In its first phase, `measure`, the volumes are served as if there were no cache: their clients
+/// wait for the disks, for an hour at most unless the request says otherwise. Then the cache works
+/// again, except for the share of the regions that is held out. It replaces a former analysis that
+/// has ended. It survives restarts of the server.
+#[utoipa::path(post, path = paths::ANALYSIS, tag = "server", request_body = AnalysisRequest,
+    responses(
+        (status = 201, description = "The progress", body = AnalysisStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
 async fn start_analysis(
     State(app): State<App>,
     Body(request): Body<AnalysisRequest>,
@@ -389,12 +385,30 @@ async fn start_analysis(
     Ok((StatusCode::CREATED, Json(status)))
 }
 
+/// Stops the analysis before its end: the cache works fully again, and the result stays
+#[utoipa::path(delete, path = paths::ANALYSIS, tag = "server",
+    responses(
+        (status = 200, description = "The progress", body = AnalysisStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
 async fn stop_analysis(State(app): State<App>) -> Answer<Json<AnalysisStatus>> {
     tracing::info!("request to stop the analysis");
     Ok(Json(app.call_slowly(|manager| manager.analysis().stop()).await??))
 }
 
-async fn record_trace(State(app): State<App>, Body(request): Body<TraceRequest>) -> Response {
+/// Records the reads and writes of clients as a block trace
+///
+/// The answer is the trace: a line `time_us,volume,op,offset_bytes,length_bytes,latency_us,served`,
+/// and a line for each request in the order of arrival. It ends after the time, before the largest
+/// size is exceeded, or when the client disconnects. A client that sends `te: trailers` gets the
+/// requests recorded, the requests dropped and the reason of the end as trailers. There is one
+/// recording at a time.
+#[utoipa::path(post, path = paths::TRACE, tag = "server", request_body = TraceRequest,
+    responses(
+        (status = 200, description = "The trace", body = String, content_type = "text/csv"),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+async fn trace(State(app): State<App>, Body(request): Body<TraceRequest>) -> Response {
     let permit = recording::check(&request).map_err(Refusal).and_then(|()| permit(&app.operations));
     let permit = match permit {
         Ok(permit) => permit,
@@ -402,6 +416,13 @@ async fn record_trace(State(app): State<App>, Body(request): Body<TraceRequest>)
     };
     tracing::info!(volumes = ?request.volumes, "request to record the requests of clients");
     recording::answer(app.manager, request, permit).await
+}
+
+/// Shows this description
+#[utoipa::path(get, path = paths::OPENAPI, tag = "server",
+    responses((status = 200, description = "This document", content_type = "application/json")))]
+async fn description() -> Json<utoipa::openapi::OpenApi> {
+    Json(openapi())
 }
 
 async fn local_only() -> Refusal {
@@ -426,4 +447,21 @@ async fn method_not_allowed() -> Refusal {
         "this path does not support this method",
         "see the description at /v1/openapi.json",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `UPDATE_GOLDEN=1` rewrites the file. Check the effect of the change on clients.
+    #[test]
+    fn the_golden_description_matches_the_types() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../api/openapi.json");
+        let text = openapi().to_pretty_json().unwrap() + "\n";
+        if std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1") {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let golden = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(golden == text, "openapi.json has drifted: run this test with UPDATE_GOLDEN=1");
+    }
 }

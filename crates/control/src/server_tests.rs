@@ -5,7 +5,7 @@ use super::*;
 use crate::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX, fake::FakeManager};
 use forebay_api::{
     AddVolume, BlockingClient, ClientError, ErrorBody, ErrorKind, JournalState, Mode, Problem,
-    Progress, ServerSettings, VolumeSettings, VolumeStatus, openapi,
+    Progress, ServerSettings, VolumeSettings, VolumeStatus,
 };
 use forebay_types::Fault;
 use std::{
@@ -394,7 +394,7 @@ fn calls_that_hang_are_limited_after_their_clients_have_gone() {
 #[test]
 fn every_described_request_is_served() {
     let daemon = Daemon::start(&[]);
-    let description = serde_json::to_value(openapi()).unwrap();
+    let description = serde_json::to_value(crate::openapi()).unwrap();
     for (path, methods) in description["paths"].as_object().unwrap() {
         for method in methods.as_object().unwrap().keys() {
             let path = path.replace("{name}", "nix");

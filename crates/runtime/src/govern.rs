@@ -4,8 +4,8 @@ use crate::locks::Lock;
 use crate::pool::MappedLines;
 use crate::shared::Reads;
 use forebay_engine::Shard;
-use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Pace};
-use forebay_types::{LINE_BYTES, VolumeId};
+use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Pace, ReadTarget};
+use forebay_types::{LINE_BYTES, ReadLatency, VolumeConfig, VolumeId};
 
 /// The sampling interval in milliseconds: the interval of ticks of shards with dirty lines.
 const SAMPLE_MS: u64 = 50;
@@ -33,6 +33,20 @@ struct Sample {
     written_milli: u64,
     writing: bool,
     dirty_bytes: u64,
+}
+
+/// The limits of a volume's writeback.
+pub(crate) fn limits_of(config: &VolumeConfig) -> Limits {
+    Limits {
+        target: match config.read_latency {
+            ReadLatency::Idle => ReadTarget::Idle,
+            ReadLatency::Off => ReadTarget::Off,
+            ReadLatency::Micros(us) => ReadTarget::Micros(us),
+        },
+        bytes: config.write_back_rate.unwrap_or(u64::MAX),
+        ios: config.write_back_iops.unwrap_or(u64::MAX),
+        age_s: config.write_back_age_s.unwrap_or(u64::MAX),
+    }
 }
 
 impl Govern {

@@ -73,11 +73,11 @@ pub use recording::{RecordError, Recorded, Recording, Served};
 pub use resize::ResizeError;
 pub use runtime::{
     Engine, LeftBehind, Runtime, RuntimeConfig, clients, conditions, discard_volume, leave,
-    set_hold_out,
+    memory_status, set_hold_out, writers,
 };
 pub use service::{
-    CalibrateError, Discarded, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeCondition,
-    VolumeSettings, VolumeStatus,
+    CalibrateError, Discarded, MemoryStatus, RuntimeStatus, Stall, VolumeCondition, VolumeSettings,
+    VolumeStatus,
 };
 pub use slow::{
     SlowLog, SlowRequest, SlowUnlogged, SlowWait, VolumeSlow, WaitingRequest, WaitingRequests,

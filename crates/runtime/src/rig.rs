@@ -12,7 +12,7 @@ use common::wait_until;
 use forebay_backend::Backend;
 use forebay_engine::{LineKey, Verdict};
 use forebay_frontend_nbd::{Listener, NbdServer, Tls};
-use forebay_types::{ByteRange, Durability, IoResult, LINE_BYTES, Mode, VolumeId};
+use forebay_types::{Auto, ByteRange, Durability, IoResult, LINE_BYTES, Mode, VolumeId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::os::unix::net::UnixListener;
@@ -70,11 +70,9 @@ pub(crate) fn quiet_config(memory_bytes: u64) -> RuntimeConfig {
 
 /// A volume in write-back mode that neither prefetches nor gathers.
 pub(crate) fn volume(name: &str, disk: Arc<dyn Backend>) -> VolumeSettings {
-    VolumeSettings {
-        prefetch: false,
-        gather_below: Some(0),
-        ..VolumeSettings::new(name, disk, Mode::WriteBack)
-    }
+    let mut volume = VolumeSettings::new(name, disk, Mode::WriteBack);
+    (volume.config.prefetch, volume.config.gather_below) = (false, Auto::Set(0));
+    volume
 }
 
 /// The member record of a journal on one device, which has no members to record.

@@ -20,7 +20,7 @@ use crate::protect::vault::{Vault, VaultError, VaultRecord, VaultSettings, vault
 use crate::recording::{RecordError, Recording};
 use crate::resize::{self, ResizeError, Resizer};
 use crate::service::{
-    Curves, Discarded, RuntimeStatus, VolumeChange, VolumeCondition, VolumeService, VolumeSettings,
+    Curves, Discarded, MemoryStatus, RuntimeStatus, VolumeCondition, VolumeService, VolumeSettings,
 };
 use crate::shared::{Message, Shared};
 use crate::slow::SlowLog;
@@ -32,7 +32,7 @@ use crate::write_share::WriteShares;
 use forebay_backend::Saved;
 use forebay_frontend::{Mailer, Peer, Service};
 use forebay_policy::{MemoryBounds, MemoryUse, SplitCost};
-use forebay_types::{HoldOut, PinnedRanges, VolumeId};
+use forebay_types::{HoldOut, PinnedRanges, VolumeConfig, VolumeId};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -95,6 +95,16 @@ pub fn clients(runtime: &Runtime) -> Result<Vec<(String, Peer)>, VolumeError> {
 /// Whether the volumes are served without errors. No disk and no worker can delay the answer.
 pub fn conditions(runtime: &Runtime) -> Vec<VolumeCondition> {
     runtime.volumes.conditions()
+}
+
+/// The use of the memory. It takes the shards' locks, and a moment for each volume.
+pub fn memory_status(runtime: &Runtime) -> MemoryStatus {
+    runtime.volumes.memory(&runtime.memory_bounds())
+}
+
+/// The number of volumes in write-back mode, and of those among them that only a UPS protects.
+pub fn writers(runtime: &Runtime) -> [usize; 2] {
+    runtime.volumes.writers()
 }
 
 /// Sets which regions of a volume are served as if there were no cache, from the next request on.
@@ -341,15 +351,22 @@ impl Runtime {
         self.volumes.add(settings)
     }
 
-    /// Changes settings of a volume, from the next request on. Clients that have entered the volume
-    /// are not notified, but read-only and the cache mode apply to them, too.
+    /// Changes the settings of a volume, from the next request on. Those that cannot change while
+    /// it is served keep their effect. Clients that have entered the volume are not notified, but
+    /// read-only and the cache mode apply to them, too. The ranges are pinned only if `has_pins`,
+    /// also if they are the former ones, which may have been refused.
     ///
     /// # Errors
     /// When there is no such volume, its disk is read-only and the change makes the volume
     /// writable, its ranges may not be pinned, or a journal or vault cannot record that the volume
     /// relies on it. Nothing has changed then.
-    pub fn change_volume(&self, name: &str, change: VolumeChange) -> Result<(), VolumeError> {
-        self.volumes.change(name, change)
+    pub fn change_volume(
+        &self,
+        name: &str,
+        config: VolumeConfig,
+        has_pins: bool,
+    ) -> Result<(), VolumeError> {
+        self.volumes.change(name, config, has_pins)
     }
 
     /// Replaces the pinned ranges of a volume: their lines stay in the pool. Lines that are not

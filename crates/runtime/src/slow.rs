@@ -200,14 +200,14 @@ struct Log {
 
 impl SlowVolume {
     /// Without a threshold, no request is slow.
-    pub(crate) fn new(threshold: Option<Duration>) -> Self {
+    pub(crate) fn new(threshold_us: Option<u64>) -> Self {
         let this = Self { threshold_ns: AtomicU64::new(0), log: Lock::default() };
-        this.set(threshold);
+        this.set(threshold_us);
         this
     }
 
-    pub(crate) fn set(&self, threshold: Option<Duration>) {
-        let ns = threshold.map_or(u64::MAX, nanos);
+    pub(crate) fn set(&self, threshold_us: Option<u64>) {
+        let ns = threshold_us.map_or(u64::MAX, |us| us.saturating_mul(1_000));
         self.threshold_ns.store(ns, Ordering::Relaxed);
     }
 
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_threshold_can_be_off() {
-        let volume = SlowVolume::new(Some(MS * 100));
+        let volume = SlowVolume::new(Some(100_000));
         assert!(volume.is_passed_by(MS * 100) && !volume.is_passed_by(MS * 99));
         assert!(volume.may_be_passed_by(MS * 50) && !volume.may_be_passed_by(MS * 49));
         volume.set(None);

@@ -15,12 +15,14 @@ mod granule;
 mod history;
 mod hold_out;
 pub mod limits;
-mod mode;
+
 mod pinned;
 mod settings;
 mod shown;
 mod size;
 mod stripes;
+mod volume_config;
+mod words;
 mod write_share;
 
 pub use background::BackgroundShare;
@@ -39,10 +41,11 @@ pub use history::{
     SLOTS_PER_WEEK, TimeSlot,
 };
 pub use hold_out::HoldOut;
-pub use mode::{Durability, Mode, ParseDurabilityError, ParseModeError, UnsafeUps};
 pub use pinned::PinnedRanges;
-pub use settings::{PROGRAM_SETTINGS, Setting, VOLUME_KEYS, VOLUME_SETTINGS};
+pub use settings::{PROGRAM_SETTINGS, Setting};
 pub use shown::Shown;
 pub use size::{ParseSizeError, Size};
 pub use stripes::Stripes;
+pub use volume_config::{VOLUME_KEYS, VOLUME_SETTINGS, VolumeConfig};
+pub use words::{Auto, DiskFormat, Durability, Mode, Protection, ReadLatency, TlsUse, UnsafeUps};
 pub use write_share::WriteShare;

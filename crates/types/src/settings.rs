@@ -1,6 +1,10 @@
 //! The settings of a volume and of the program. The command line, the configuration file, the
 //! control API with its description, the help texts, what a reload reports, and the tables of the
-//! manual are derived from these two tables.
+//! manual are derived from two tables: [`PROGRAM_SETTINGS`], and [`VOLUME_SETTINGS`], which also
+//! makes the type that has the values, [`VolumeConfig`].
+//!
+//! [`VOLUME_SETTINGS`]: crate::VOLUME_SETTINGS
+//! [`VolumeConfig`]: crate::VolumeConfig
 
 /// A setting of a volume or of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +53,7 @@ impl Setting {
 }
 
 /// A setting that can change while it is in use.
-const fn live(
+pub(crate) const fn live(
     key: &'static str,
     values: &'static str,
     default: &'static str,
@@ -59,7 +63,7 @@ const fn live(
 }
 
 /// A setting that cannot change while it is in use.
-const fn fixed(
+pub(crate) const fn fixed(
     key: &'static str,
     values: &'static str,
     default: &'static str,
@@ -67,122 +71,6 @@ const fn fixed(
 ) -> Setting {
     Setting { key, values, default, is_live: false, help }
 }
-
-/// All settings of a volume, in the order of help texts.
-pub const VOLUME_SETTINGS: [Setting; 27] = [
-    live("mode", "write-back|write-through|bypass", "write-through", "cache mode"),
-    live(
-        "protection",
-        "none|journal|ups|journal+ups",
-        "",
-        "what protects acknowledged writes that are not on the disk yet",
-    ),
-    fixed(
-        "journal",
-        "BACKING",
-        "",
-        "the journal, with `protection=journal`; volumes may share one",
-    ),
-    fixed("journal-mirror", "BACKING", "", "second device of the journal"),
-    fixed(
-        "durability",
-        "ack|flush",
-        "ack",
-        "with a journal: `ack` waits for each write's record; `flush` waits only at a FLUSH",
-    ),
-    live(
-        "unsafe-supply",
-        "stable|disk-cache",
-        "stable",
-        "what a write must reach before it is acknowledged while the UPS is not safe: stable \
-         storage or the disk's cache",
-    ),
-    fixed(
-        "ordered",
-        "yes|no",
-        "no",
-        "destage in epochs between flushes, so that the disk alone is always crash-consistent",
-    ),
-    live(
-        "accept-loss",
-        "yes|no",
-        "no",
-        "required for write-back with `protection=none`: a crash may lose acknowledged writes. \
-         With a journal: serve the volume although its journal is damaged",
-    ),
-    live(
-        "read-only",
-        "yes|no",
-        "no",
-        "writes are refused, and the backing store is opened read-only",
-    ),
-    live(
-        "format",
-        "auto|raw",
-        "auto",
-        "`auto` refuses a disk image in another format, such as qcow2, VMDK or VHDX; `raw` serves \
-         any content as it is",
-    ),
-    live(
-        "frozen",
-        "yes|no",
-        "no",
-        "keep new data out of memory, as for the time of a scan or a backup",
-    ),
-    live("prefetch", "yes|no", "yes", "read ahead of sequential streams"),
-    live(
-        "warm",
-        "yes|no",
-        "yes",
-        "after a restart, read the most valuable cached data back into memory",
-    ),
-    live(
-        "pin",
-        "none|all|RANGES",
-        "none",
-        "ranges that stay in memory: `OFFSET+LENGTH`, several separated by commas; `all` is the \
-         whole volume",
-    ),
-    live(
-        "learn",
-        "yes|no",
-        "yes",
-        "preload data shortly before the time of day at which it is usually needed",
-    ),
-    fixed("stripe", "SIZE|none|auto", "auto", "stripe width without parity"),
-    fixed("chunk", "SIZE|auto", "auto", "chunk size: bytes of a stripe on one drive"),
-    fixed("stripe-offset", "SIZE|auto", "auto", "offset of the first whole stripe"),
-    fixed("rotational", "yes|no|auto", "auto", "whether seeks cost time"),
-    live("gather-below", "SIZE|off|auto", "auto", "gather writes below this size"),
-    live(
-        "read-latency",
-        "TIME|idle|off",
-        "idle",
-        "target p99 latency of reads while writeback runs",
-    ),
-    live("write-back-rate", "SIZE|off", "off", "maximum writeback per second"),
-    live("write-back-iops", "NUMBER|off", "off", "maximum writeback I/Os per second"),
-    live("write-back-age", "TIME|off", "24h", "how long reads may delay dirty data"),
-    live("slow", "TIME|off", "1s", "minimum latency of a request that is logged as slow"),
-    live(
-        "tls",
-        "required|optional",
-        "optional",
-        "`required` hides the volume from unencrypted clients",
-    ),
-    live("description", "TEXT", "", "shown to clients; at most 4,096 bytes"),
-];
-
-/// The names of [`VOLUME_SETTINGS`], in the same order.
-pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
-    let mut keys = [""; VOLUME_SETTINGS.len()];
-    let mut at = 0;
-    while at < keys.len() {
-        keys[at] = VOLUME_SETTINGS[at].key;
-        at += 1;
-    }
-    keys
-};
 
 /// All settings of the program, in the order of help texts.
 pub const PROGRAM_SETTINGS: [Setting; 29] = [
@@ -323,6 +211,7 @@ pub const PROGRAM_SETTINGS: [Setting; 29] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::VOLUME_SETTINGS;
 
     #[test]
     fn a_setting_is_found_by_its_name() {

@@ -5,7 +5,7 @@ use super::text::{Kind, Text};
 use Kind::{Counter, Gauge, Histogram, Summary};
 use forebay_api::{
     BackendIos, BackgroundShare, JournalStatus, LatencyHistogram, MemoryState, PowerStatus,
-    SizeClass, Status, UpsStatus, VolumeStatus,
+    Severity, SizeClass, Status, UpsStatus, VolumeStatus,
 };
 
 /// The upper bounds of the buckets of latencies, in microseconds: doublings from 4 us to 17 s. Each
@@ -34,6 +34,11 @@ pub(super) fn program(text: &mut Text, status: &Status) {
     text.one(Counter, "log_dropped_lines_total", help, status.log.dropped_lines);
     let help = "How long a line of the log has been waiting for the log's reader.";
     text.one(Gauge, "log_waiting_seconds", help, status.log.waiting_seconds);
+    let mut family = text.family(Gauge, "alerts", "What is wrong now, see forebay status.");
+    for severity in Severity::ALL {
+        let alerts = status.alerts.iter().filter(|alert| alert.severity == severity);
+        family.sample(&[("severity", severity.as_str())], alerts.count());
+    }
     let memory = &status.memory;
     for (name, help, bytes) in [
         ("memory_limit_bytes", "Limit of the memory of the cache.", memory.limit_bytes),
@@ -187,7 +192,12 @@ pub(super) fn volumes(text: &mut Text, measured: &Measurements) {
     for (kind, name, help, value) in FIGURES {
         let mut family = text.family(*kind, name, help);
         for volume in volumes {
-            family.sample(&[("volume", &volume.name)], value(volume));
+            let (labels, value) = ([("volume", &*volume.name)], value(volume));
+            // Integers are formatted faster as such, to the same text.
+            match value.fract() == 0.0 && value.abs() < (1u64 << 53) as f64 {
+                true => family.sample(&labels, value as i64),
+                false => family.sample(&labels, value),
+            }
         }
     }
     requests(text, volumes);
@@ -324,6 +334,7 @@ fn disk(text: &mut Text, volumes: &[VolumeStatus]) {
 }
 
 fn sizes(text: &mut Text, volumes: &[VolumeStatus]) {
+    let ends: Vec<_> = size_ends().map(|end| end.to_string()).collect();
     let mut family = text.family(Histogram, "volume_request_size_bytes", "Sizes of requests.");
     for VolumeStatus { name, counters, .. } in volumes {
         let pattern = &counters.pattern;
@@ -335,9 +346,8 @@ fn sizes(text: &mut Text, volumes: &[VolumeStatus]) {
                 let below = classes.iter().filter(|class| class.up_to_bytes <= end);
                 below.map(|class: &SizeClass| class.requests).sum()
             };
-            let buckets = size_ends().map(|end| (end as f64, up_to(end)));
             let labels = [("volume", name.as_str()), ("op", op)];
-            family.histogram(&labels, buckets, sum as f64, up_to(u64::MAX));
+            family.histogram(&labels, &ends, size_ends().map(up_to), sum as f64, up_to(u64::MAX));
         }
     }
 }
@@ -360,6 +370,8 @@ fn latencies(text: &mut Text, measured: &Measurements) {
         ("disk_flush", "flush"),
         ("disk_erase", "erase"),
     ];
+    let ends: Vec<_> =
+        latency_ends_us().map(|end_us| ((end_us * 1e3).round() / 1e9).to_string()).collect();
     for (metric, help, label, classes) in [
         (
             "volume_request_duration_seconds",
@@ -374,16 +386,16 @@ fn latencies(text: &mut Text, measured: &Measurements) {
             for (class, value) in classes {
                 let Some(histogram) = histograms.get(*class) else { continue };
                 let labels = [("volume", volume.name.as_str()), (label, *value)];
-                let buckets = latency_buckets(histogram);
+                let counts = latency_counts(histogram);
                 let count = histogram.buckets.iter().map(|bucket| bucket.count).sum();
-                family.histogram(&labels, buckets.into_iter(), histogram.sum_us / 1e6, count);
+                family.histogram(&labels, &ends, counts, histogram.sum_us / 1e6, count);
             }
         }
     }
 }
 
-/// The upper bounds of the buckets in seconds, with cumulative counts.
-fn latency_buckets(histogram: &LatencyHistogram) -> Vec<(f64, u64)> {
+/// The cumulative counts at the upper bounds of the buckets.
+fn latency_counts(histogram: &LatencyHistogram) -> Vec<u64> {
     let mut finer = histogram.buckets.iter().peekable();
     let mut up_to = 0;
     let to_here = |end_us: f64| {
@@ -391,7 +403,7 @@ fn latency_buckets(histogram: &LatencyHistogram) -> Vec<(f64, u64)> {
         while let Some(bucket) = finer.next_if(|bucket| bucket.up_to_us <= end_us * 1.000_001) {
             up_to += bucket.count;
         }
-        ((end_us * 1e3).round() / 1e9, up_to)
+        up_to
     };
     latency_ends_us().map(to_here).collect()
 }

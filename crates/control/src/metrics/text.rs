@@ -67,19 +67,28 @@ impl Family<'_> {
         }
     }
 
-    /// A histogram. `buckets` are pairs of upper bound and cumulative count, in ascending order.
+    /// A histogram, with the cumulative count of each of `ends`, the upper bounds of its buckets.
     pub(super) fn histogram(
         &mut self,
         labels: Labels<'_>,
-        buckets: impl Iterator<Item = (f64, u64)>,
+        ends: &[String],
+        counts: impl IntoIterator<Item = u64>,
         sum: f64,
         count: u64,
     ) {
-        for (end, up_to) in buckets {
-            let end = end.to_string();
-            self.put("_bucket", &[labels, &[("le", &end)]].concat(), up_to);
+        let text = &mut self.text.0;
+        let begin = text.len();
+        put_name(text, self.name, "_bucket", labels);
+        text.push_str(if labels.is_empty() { "{le=\"" } else { ",le=\"" });
+        let line_begin = text[begin..].to_owned();
+        text.truncate(begin);
+        let ends = ends.iter().map(String::as_str).chain(["+Inf"]);
+        for (end, up_to) in ends.zip(counts.into_iter().chain([count])) {
+            text.push_str(&line_begin);
+            text.push_str(end);
+            text.push_str("\"} ");
+            put_value(text, up_to);
         }
-        self.put("_bucket", &[labels, &[("le", "+Inf")]].concat(), count);
         self.put("_sum", labels, sum);
         self.put("_count", labels, count);
     }
@@ -100,19 +109,40 @@ impl Family<'_> {
     }
 
     fn put(&mut self, suffix: &str, labels: Labels<'_>, value: impl Display) {
-        let mut listed = String::new();
-        for (name, value) in labels {
-            let comma = if listed.is_empty() { "" } else { "," };
-            listed += &format!("{comma}{name}=\"{}\"", escaped(value));
-        }
-        if !listed.is_empty() {
-            listed = format!("{{{listed}}}");
-        }
-        self.text.line(format_args!("forebay_{}{suffix}{listed} {value}", self.name));
+        let text = &mut self.text.0;
+        put_name(text, self.name, suffix, labels);
+        text.push_str(if labels.is_empty() { " " } else { "} " });
+        put_value(text, value);
     }
 }
 
+/// The name of a sample and its labels, without the brace after them.
+fn put_name(text: &mut String, name: &str, suffix: &str, labels: Labels<'_>) {
+    text.extend(["forebay_", name, suffix]);
+    for (index, (name, value)) in labels.iter().enumerate() {
+        text.extend([if index == 0 { "{" } else { "," }, name, "=\""]);
+        put_escaped(text, value);
+        text.push('"');
+    }
+}
+
+fn put_value(text: &mut String, value: impl Display) {
+    writeln!(text, "{value}").expect("writing to a string does not fail");
+}
+
 /// The value of a label, escaped as the format requires.
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+fn put_escaped(text: &mut String, value: &str) {
+    if value.bytes().all(|byte| !b"\\\"\n".contains(&byte)) {
+        return text.push_str(value);
+    }
+    for part in value.split_inclusive(['\\', '"', '\n']) {
+        match part.char_indices().next_back() {
+            Some((at, '\n')) => text.extend([&part[..at], "\\n"]),
+            Some((at, special @ ('\\' | '"'))) => {
+                text.extend([&part[..at], "\\"]);
+                text.push(special);
+            }
+            _ => text.push_str(part),
+        }
+    }
 }

@@ -6,7 +6,7 @@ pub(crate) mod columns;
 mod exit;
 mod gather;
 pub(crate) mod pins;
-mod sentences;
+pub(crate) mod sentences;
 pub(crate) mod slow;
 mod statistics;
 pub(crate) mod status;
@@ -149,7 +149,7 @@ fn discard(
 
 /// Freezes or thaws a volume.
 fn freeze(name: &str, frozen: bool, state: &StateArguments) -> anyhow::Result<VolumeStatus> {
-    let change = VolumeChange { frozen: Some(frozen), ..VolumeChange::default() };
+    let change = VolumeChange::parse([if frozen { "frozen=yes" } else { "frozen=no" }])?;
     Ok(connect(state)?.set_volume(name, &forebay_control::settings_request(&change))?)
 }
 

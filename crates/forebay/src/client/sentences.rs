@@ -107,7 +107,7 @@ pub(super) fn state(volume: &VolumeStatus) -> String {
 }
 
 /// That an analysis has the cache of the volume off; `None` if none does.
-pub(super) fn cache_off(volume: &VolumeStatus) -> Option<String> {
+pub(crate) fn cache_off(volume: &VolumeStatus) -> Option<String> {
     let CacheOff { since, seconds_left } = volume.cache_off.as_ref()?;
     let left = duration(*seconds_left);
     // Writes of an ordered volume are acknowledged from memory all the same.

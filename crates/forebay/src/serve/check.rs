@@ -7,10 +7,10 @@ use crate::report::{problem as problem_of, with_remedy};
 use anyhow::{Context, anyhow};
 use forebay_api::Problem;
 use forebay_backend::OpenOptions;
-use forebay_config::{Config, DiskFormat, Listen, VolumeSpec};
+use forebay_config::{Config, Listen, VolumeSpec};
 use forebay_format::journal::Geometry;
 use forebay_runtime::JournalError;
-use forebay_types::{Action, Remedy, Size};
+use forebay_types::{Action, DiskFormat, Remedy, Size};
 use rustix::fs::{Access, AtFlags};
 
 /// Checks what a start would, as far as that is known without locking, connecting or writing
@@ -57,8 +57,8 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
 /// Fails as an addition of the volume would.
 pub(super) fn try_disk(volume: &VolumeSpec) -> Result<(), Problem> {
     let options = OpenOptions {
-        read_only: volume.read_only,
-        refuse_images: volume.format == DiskFormat::Auto,
+        read_only: volume.config.read_only,
+        refuse_images: volume.config.format == DiskFormat::Auto,
         ..OpenOptions::default()
     };
     forebay_backend::try_open(&volume.backing, &options).map(drop).map_err(|error| {
@@ -70,9 +70,9 @@ pub(super) fn try_disk(volume: &VolumeSpec) -> Result<(), Problem> {
 /// Checks that the devices of a volume's journal could be opened, if they are free. A mirrored
 /// journal starts with one of its devices.
 fn check_journal(volume: &VolumeSpec) -> anyhow::Result<()> {
-    let Some(journal) = &volume.journal else { return Ok(()) };
+    let Some(journal) = &volume.config.journal else { return Ok(()) };
     let found = try_journal(journal);
-    let mirror = volume.journal_mirror.as_ref().map(|mirror| try_journal(mirror));
+    let mirror = volume.config.journal_mirror.as_ref().map(|mirror| try_journal(mirror));
     match (found, mirror) {
         (Err(_), Some(Ok(found))) | (Ok(found), Some(Err(_)) | None) => found,
         (Ok(found), Some(Ok(mirror))) => found.and(mirror),
@@ -98,7 +98,7 @@ fn try_journal(name: &str) -> anyhow::Result<anyhow::Result<()>> {
 
 fn check_state(config: &Config) -> anyhow::Result<()> {
     let uses = [
-        (Kind::Journal, config.volumes.iter().any(|volume| volume.journal.is_some())),
+        (Kind::Journal, config.volumes.iter().any(|volume| volume.config.journal.is_some())),
         (Kind::Vault, config.vault.is_some()),
     ];
     for (kind, _) in uses.into_iter().filter(|(_, is_used)| *is_used) {

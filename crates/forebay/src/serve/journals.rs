@@ -59,8 +59,8 @@ struct Name {
 
 impl Name {
     fn of(spec: &VolumeSpec) -> Option<Self> {
-        let journal = spec.journal.clone()?;
-        Some(Self { journal, mirror: spec.journal_mirror.clone() })
+        let journal = spec.config.journal.clone()?;
+        Some(Self { journal, mirror: spec.config.journal_mirror.clone() })
     }
 
     /// Returns true if the two share a device.
@@ -84,7 +84,7 @@ fn named(volumes: &[VolumeSpec]) -> BTreeMap<Name, bool> {
     let mut named = BTreeMap::new();
     for spec in volumes {
         if let Some(name) = Name::of(spec) {
-            *named.entry(name).or_insert(true) &= spec.accept_loss;
+            *named.entry(name).or_insert(true) &= spec.config.accept_loss;
         }
     }
     named
@@ -152,7 +152,7 @@ impl Journals {
         };
         let identity = identity(&spec.name, &spec.backing);
         let accept_disk = self.accepts_disk_of(&spec.name);
-        let durability = spec.durability;
+        let durability = spec.config.durability;
         Ok(Some(VolumeJournal { journal, durability, identity, accept_disk }))
     }
 
@@ -214,7 +214,7 @@ impl Journals {
             .flatten()
             .try_for_each(|device| self.reserve(device))
             .map_err(|error| with_volume(problem_of(&error)))?;
-        let settings = self.settings((backend, mirror), accept_loss && spec.accept_loss);
+        let settings = self.settings((backend, mirror), accept_loss && spec.config.accept_loss);
         let opened = runtime.open_journal(settings);
         opened.map(Some).map_err(|error| with_volume(problem_of(&error)))
     }
@@ -453,7 +453,7 @@ fn heads_of(
 /// Whether a volume is under a UPS, and the vault has all data that its disk lacks.
 fn has_vaulted(runtime: &Runtime, spec: &VolumeSpec) -> bool {
     let replaces = |vault: Arc<Vault>| vault.replaces_journal(&spec.name);
-    spec.protection.has_ups() && runtime.vault().is_some_and(replaces)
+    spec.config.protection.has_ups() && runtime.vault().is_some_and(replaces)
 }
 
 fn head_of(device: &Arc<dyn Backend>) -> Head {
@@ -563,10 +563,10 @@ mod tests {
 
     #[test]
     fn a_damaged_journal_needs_accept_loss_of_all_its_volumes() {
-        let spec = |name: &str, accept_loss| VolumeSpec {
-            journal: Some("/j".into()),
-            accept_loss,
-            ..VolumeSpec::new(name, format!("/{name}")).unwrap()
+        let spec = |name: &str, accept_loss| {
+            let mut spec = VolumeSpec::new(name, format!("/{name}")).unwrap();
+            (spec.config.journal, spec.config.accept_loss) = (Some("/j".into()), accept_loss);
+            spec
         };
         let name = Name { journal: "/j".into(), mirror: None };
         assert!(named(&[spec("a", true), spec("b", true)])[&name]);

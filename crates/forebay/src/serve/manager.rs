@@ -7,11 +7,12 @@ mod remove;
 
 pub(super) use leave::leave_if_machine_stops;
 
+use super::alerts::alerts;
 use super::analysis::{self, Analyzer};
 use super::background::Background;
 use super::battery::Batteries;
 use super::calibrations::Calibrations;
-use super::changes::{log_frozen, reporter, runtime_change};
+use super::changes::{log_frozen, reporter};
 use super::claims::{Claim, Claims};
 use super::division::division;
 use super::journals::Journals;
@@ -38,7 +39,8 @@ use forebay_control::{
 };
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_runtime::{
-    CalibrateError, PinError, Runtime, RuntimeStatus, VolumeError, VolumeStatus as RuntimeVolume,
+    CalibrateError, MemoryStatus, PinError, Runtime, RuntimeStatus, VolumeError,
+    VolumeStatus as RuntimeVolume, memory_status,
 };
 use forebay_types::PinnedRanges;
 use std::collections::HashMap;
@@ -46,6 +48,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
+
+/// Describes a volume: its specification, the runtime's figures of it and of the memory, the power,
+/// and the widest stripe.
+type Report =
+    fn(&VolumeSpec, &RuntimeVolume, &MemoryStatus, Option<&PowerStatus>, u64) -> VolumeStatus;
 
 /// How long a change waits for another one of the same volume.
 const CLAIM_WAIT: Duration = Duration::from_secs(5);
@@ -316,12 +323,12 @@ impl Daemon {
     /// Changes settings of a volume that the caller has claimed.
     fn change_claimed(&self, name: &str, change: &VolumeChange) -> Result<(), Problem> {
         let old = self.spec_of(name)?;
-        add::check_tls(self, name, change.tls)?;
         let spec = old.with(change).map_err(|error| problem_of(&error))?;
-        let has_pins = change.pin.is_some();
-        self.runtime.change_volume(name, runtime_change(&spec, has_pins)).map_err(problem)?;
-        if spec.frozen != old.frozen {
-            log_frozen(name, spec.frozen);
+        add::check_tls(self, &spec)?;
+        let config = spec.config.clone();
+        self.runtime.change_volume(name, config, change.has("pin")).map_err(problem)?;
+        if spec.config.frozen != old.config.frozen {
+            log_frozen(name, spec.config.frozen);
         }
         for entry in self.state().volumes.iter_mut().filter(|entry| entry.name == name) {
             entry.clone_from(&spec);
@@ -345,11 +352,7 @@ impl Daemon {
             let name = name.to_owned();
             return Err(problem(PinError::BeyondEnd { name, size_bytes }.into()));
         }
-        Ok((spec.pin, size_bytes))
-    }
-
-    fn figures(&self) -> Option<RuntimeStatus> {
-        self.runtime.status().ok()
+        Ok((spec.config.pin, size_bytes))
     }
 
     /// The figures of all volumes without their miss-ratio curves, which take long to copy.
@@ -357,49 +360,58 @@ impl Daemon {
         self.runtime.status_without_curves().map(|figures| figures.volumes).unwrap_or_default()
     }
 
-    fn memory(&self, figures: &RuntimeStatus) -> Memory {
-        let ratio = self.ratio.status(figures, self.power_status().as_ref());
-        report::memory(&figures.memory, self.sizing.status(), ratio)
+    fn memory(&self, memory: &MemoryStatus) -> Memory {
+        let ratio = self.ratio.status(memory, self.power_status().as_ref());
+        report::memory(memory, self.sizing.status(), ratio)
     }
 
     /// Logs the effective cache ratio if it has changed. Not for each of many volumes: it depends
     /// on all of them.
     pub(super) fn log_ratio(&self) {
-        if let Ok(figures) = self.runtime.status_without_curves() {
-            self.ratio.log(&self.ratio.status(&figures, self.power_status().as_ref()));
-        }
+        self.ratio
+            .log(&self.ratio.status(&memory_status(&self.runtime), self.power_status().as_ref()));
     }
 
     fn volume_status(&self, name: &str) -> Result<VolumeStatus, Problem> {
+        let spec = self.spec_of(name)?;
         let figures = self.runtime.status_of(name).map_err(problem)?;
-        let found = self.volumes(&figures).pop();
-        found.ok_or_else(|| problem(VolumeError::Unknown(name.to_owned())))
+        let describe = self.describe(&figures.memory, report::volume);
+        Ok(describe(&spec, &figures.volumes[0]))
     }
 
-    /// The volumes of the runtime, in the order in which they were added.
-    fn volumes(&self, figures: &RuntimeStatus) -> Vec<VolumeStatus> {
-        let (power, stripe_bytes_max) = (self.power_status(), self.runtime.stripe_bytes_max());
-        let off = self.analyzer.cache_off();
+    /// The volumes of the runtime, in the order in which they were added, as `report` describes
+    /// each.
+    fn volumes(&self, figures: &RuntimeStatus, report: Report) -> Vec<VolumeStatus> {
         let by_name: HashMap<&str, _> =
             figures.volumes.iter().map(|volume| (&*volume.name, volume)).collect();
+        let describe = self.describe(&figures.memory, report);
         let state = self.state();
-        let pairs = state.volumes.iter().filter_map(|spec| {
-            by_name.get(&*spec.name).map(|volume| {
-                let memory = &figures.memory;
-                let status = report::volume(spec, volume, memory, power.as_ref(), stripe_bytes_max);
-                let status = VolumeStatus { notes: self.notes.of(&spec.name), ..status };
-                match off.as_ref().filter(|off| off.names.contains(&spec.name)) {
-                    Some(off) => report::with_cache_off(status, off.off.clone()),
-                    None => status,
-                }
-            })
-        });
-        pairs.collect()
+        let pairs = state.volumes.iter().filter_map(|spec| Some((spec, by_name.get(&*spec.name)?)));
+        pairs.map(|(spec, volume)| describe(spec, volume)).collect()
     }
 
-    /// The status of the server. `figures` are those of the runtime; without them, as during a
-    /// stop, the status has only the fields that do not depend on the runtime.
-    fn status_with(&self, figures: Option<&RuntimeStatus>) -> Status {
+    /// Describes volumes, with what the daemon knows of them beside the runtime.
+    fn describe(
+        &self,
+        memory: &MemoryStatus,
+        report: Report,
+    ) -> impl Fn(&VolumeSpec, &RuntimeVolume) -> VolumeStatus {
+        let (power, stripe_bytes_max) = (self.power_status(), self.runtime.stripe_bytes_max());
+        let off = self.analyzer.cache_off();
+        move |spec, volume| {
+            let mut status = report(spec, volume, memory, power.as_ref(), stripe_bytes_max);
+            status.notes = self.notes.of(&spec.name);
+            match off.as_ref().filter(|off| off.names.contains(&spec.name)) {
+                Some(off) => report::with_cache_off(status, off.off.clone()),
+                None => status,
+            }
+        }
+    }
+
+    /// The status of the server, with the volumes as `report` describes them. `figures` are those
+    /// of the runtime; without them, as during a stop, the status has only the fields that do not
+    /// depend on the runtime.
+    fn status_with(&self, figures: Option<&RuntimeStatus>, report: Report) -> Status {
         let state = self.state();
         let base = Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -410,33 +422,35 @@ impl Daemon {
             ..Status::default()
         };
         drop(state);
-        let Some(figures) = figures else { return base };
-        Status {
+        let Some(figures) = figures else { return Status { alerts: alerts(&base), ..base } };
+        let status = Status {
             uptime_seconds: figures.uptime_seconds,
             workers: figures.workers as u32,
-            memory: self.memory(figures),
-            division: division(figures),
+            memory: self.memory(&figures.memory),
             patrol: report::patrol(figures),
             background: self.background.status(),
             log: crate::logging::status(),
             connections: figures.connections,
             journals: self.journals.status(),
-            volumes: self.volumes(figures),
+            volumes: self.volumes(figures, report),
             power: self.power_status(),
             vault: self.runtime.vault().map(|vault| vault::status(&vault)),
             ..base
-        }
+        };
+        Status { alerts: alerts(&status), ..status }
     }
 }
 
 impl Manager for Daemon {
     fn status(&self) -> Status {
-        self.status_with(self.figures().as_ref())
+        let figures = self.runtime.status().ok();
+        let division = figures.as_ref().and_then(division);
+        Status { division, ..self.status_with(figures.as_ref(), report::volume) }
     }
 
     fn measurements(&self) -> Measurements {
         let figures = self.runtime.status_without_curves().ok();
-        let status = self.status_with(figures.as_ref());
+        let status = self.status_with(figures.as_ref(), report::figures);
         let figures = figures.iter().flat_map(|figures| &figures.volumes);
         let latencies: HashMap<&str, _> =
             figures.map(|volume| (&*volume.name, &volume.latencies)).collect();
@@ -454,8 +468,7 @@ impl Manager for Daemon {
         })?;
         self.background.set(change.background);
         self.log_ratio();
-        let figures = self.runtime.status().map_err(problem)?;
-        Ok(self.memory(&figures))
+        Ok(self.memory(&memory_status(&self.runtime)))
     }
 
     fn statistics(&self) -> &dyn StatisticsManager {
@@ -463,7 +476,8 @@ impl Manager for Daemon {
     }
 
     fn volume_list(&self) -> Vec<VolumeStatus> {
-        self.figures().map(|figures| self.volumes(&figures)).unwrap_or_default()
+        let figures = self.runtime.status();
+        figures.map(|figures| self.volumes(&figures, report::volume)).unwrap_or_default()
     }
 
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem> {
@@ -486,16 +500,14 @@ impl Manager for Daemon {
     fn pin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
         let _claim = self.claims.volume(name)?;
         let (pins, _) = self.pins_and_size(name, &ranges)?;
-        let pin = Some(pins.with(&ranges));
-        self.change_claimed(name, &VolumeChange { pin, ..VolumeChange::default() })?;
+        self.change_claimed(name, &VolumeChange::pins(pins.with(&ranges)))?;
         changed(self, name)
     }
 
     fn unpin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
         let _claim = self.claims.volume(name)?;
         let (pins, size_bytes) = self.pins_and_size(name, &ranges)?;
-        let pin = Some(pins.without(&ranges, size_bytes));
-        self.change_claimed(name, &VolumeChange { pin, ..VolumeChange::default() })?;
+        self.change_claimed(name, &VolumeChange::pins(pins.without(&ranges, size_bytes)))?;
         changed(self, name)
     }
 
@@ -542,10 +554,7 @@ impl Manager for Daemon {
     fn drill(&self) -> Result<DrillReport, Problem> {
         let (volumes, power) = (self.runtime.power_volumes(), self.power_status());
         let state_dir = self.state().config.state.clone();
-        let pool_bytes = self
-            .runtime
-            .status_without_curves()
-            .map_or(0, |figures| figures.memory.dirty_bytes_max);
+        let pool_bytes = memory_status(&self.runtime).dirty_bytes_max;
         let vault = self.runtime.vault();
         vault::drill(vault.as_ref(), &volumes, power.as_ref(), pool_bytes, &state_dir)
     }
@@ -608,8 +617,10 @@ impl Manager for Daemon {
 
 /// Reports a volume that a command has changed.
 fn changed(daemon: &Daemon, name: &str) -> Result<VolumeStatus, Problem> {
-    daemon.log_ratio();
-    daemon.volume_status(name)
+    let spec = daemon.spec_of(name)?;
+    let RuntimeStatus { memory, volumes, .. } = daemon.runtime.status_of(name).map_err(problem)?;
+    daemon.ratio.log(&daemon.ratio.status(&memory, daemon.power_status().as_ref()));
+    Ok(daemon.describe(&memory, report::volume)(&spec, &volumes[0]))
 }
 
 /// The API's error for a failed change of a volume.

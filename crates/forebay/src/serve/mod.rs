@@ -1,5 +1,6 @@
 //! The daemon: starts the runtime from a configuration, serves its volumes, and stops cleanly.
 
+pub(crate) mod alerts;
 mod analysis;
 mod background;
 mod battery;

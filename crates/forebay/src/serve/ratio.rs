@@ -7,8 +7,8 @@
 use crate::report::problem as problem_of;
 use forebay_api::{CacheRatio as RatioStatus, PowerStatus, Problem};
 use forebay_config::{CacheRatio, MemorySetting, ServerChange};
-use forebay_runtime::{Runtime, RuntimeStatus};
-use forebay_types::{Mode, Size, WriteShare};
+use forebay_runtime::{MemoryStatus, Runtime, writers};
+use forebay_types::{Size, WriteShare};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Stands for `auto` in the pool. 0 stands for no setting, and any other number for the percentage
@@ -94,14 +94,11 @@ impl Ratio {
     }
 
     /// The effective shares, and why they are what they are.
-    pub(super) fn status(
-        &self,
-        figures: &RuntimeStatus,
-        power: Option<&PowerStatus>,
-    ) -> RatioStatus {
+    pub(super) fn status(&self, memory: &MemoryStatus, power: Option<&PowerStatus>) -> RatioStatus {
         let setting = self.state().setting;
         let shortage = self.runtime.write_share().current_shortage();
-        decide(&Inputs::new(setting, figures, power, shortage.map(|error| error.to_string())))
+        let shortage = shortage.map(|error| error.to_string());
+        decide(&Inputs::new(setting, memory, writers(&self.runtime), power, shortage))
     }
 
     /// Logs the shares if they differ from those that were logged last.
@@ -158,18 +155,18 @@ struct Inputs {
 impl Inputs {
     fn new(
         setting: CacheRatio,
-        figures: &RuntimeStatus,
+        memory: &MemoryStatus,
+        [writers, ups_writers]: [usize; 2],
         power: Option<&PowerStatus>,
         shortage: Option<String>,
     ) -> Self {
-        let writers = || figures.volumes.iter().filter(|volume| volume.mode == Mode::WriteBack);
         Self {
             setting,
-            pool_bytes: figures.memory.pool_bytes,
-            pinned_bytes: figures.memory.pinned_bytes,
-            limit_bytes: figures.memory.dirty_bytes_max,
-            writers: writers().count(),
-            ups_writers: writers().filter(|volume| volume.is_ups_only).count(),
+            pool_bytes: memory.pool_bytes,
+            pinned_bytes: memory.pinned_bytes,
+            limit_bytes: memory.dirty_bytes_max,
+            writers,
+            ups_writers,
             ups_bytes: power.map(|power| power.dirty_bytes_max),
             shortage,
         }

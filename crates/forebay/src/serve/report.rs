@@ -9,7 +9,7 @@ use forebay_api::{
     MemoryOutlook as OutlookStatus, MemorySizing, PatrolStatus, PinState, PinStatus, PowerStatus,
     SavedStatus, VolumeStatus, WarmUpState, WarmUpStatus, WriteBackFigures,
 };
-use forebay_config::VolumeSpec;
+use forebay_config::{ResolvedGeometry, VolumeSpec, read_latency_shown};
 use forebay_runtime::{
     Calibration, Ecc, MemoryAdvice, MemoryOutlook, MemoryStatus, RuntimeStatus, ThresholdSource,
     VolumeStatus as Figures, WarmUpState as State, remedy_for_save,
@@ -58,7 +58,7 @@ pub(super) fn patrol(status: &RuntimeStatus) -> PatrolStatus {
     }
 }
 
-const fn damage(figures: &Figures) -> Damage {
+fn damage(figures: &Figures) -> Damage {
     let engine = &figures.engine;
     Damage {
         found_lines: engine.damaged_lines,
@@ -70,6 +70,7 @@ const fn damage(figures: &Figures) -> Damage {
     }
 }
 
+/// All that people want to know of a volume.
 pub(super) fn volume(
     spec: &VolumeSpec,
     figures: &Figures,
@@ -77,12 +78,30 @@ pub(super) fn volume(
     power: Option<&PowerStatus>,
     stripe_bytes_max: u64,
 ) -> VolumeStatus {
+    forebay_control::with_settings(
+        VolumeStatus {
+            gather: gather(figures),
+            curve: curve(figures, memory),
+            latency: latencies(&figures.latencies),
+            ..self::figures(spec, figures, memory, power, stripe_bytes_max)
+        },
+        spec,
+    )
+}
+
+/// The part of the status of a volume that metrics show and alerts need. It takes little time.
+pub(super) fn figures(
+    spec: &VolumeSpec,
+    figures: &Figures,
+    memory: &MemoryStatus,
+    power: Option<&PowerStatus>,
+    stripe_bytes_max: u64,
+) -> VolumeStatus {
+    let geometry = ResolvedGeometry::new(&spec.config, &figures.backing.geometry, stripe_bytes_max);
     let (effective_mode, effective_mode_reason) =
-        effective_mode(figures, memory, power, spec.unsafe_supply);
+        effective_mode(figures, memory, power, spec.config.unsafe_supply);
     let condition = figures.condition();
     let (state, state_reason) = condition::state_of(&condition);
-    let geometry = spec.geometry.resolve(&figures.backing.geometry, stripe_bytes_max);
-    let statistics = figures.statistics();
     VolumeStatus {
         size_bytes: figures.backing.size_bytes,
         effective_mode: effective_mode.into(),
@@ -94,7 +113,6 @@ pub(super) fn volume(
         learn: learn(spec, figures),
         geometry: forebay_control::geometry_status(&geometry),
         write_back: write_back(spec, figures),
-        gather: gather(figures),
         state,
         state_reason,
         stall: condition.stall.as_ref().map(condition::stall),
@@ -102,10 +120,8 @@ pub(super) fn volume(
         cached_bytes: figures.cached_bytes,
         dirty_bytes: figures.dirty_bytes,
         damage: damage(figures),
-        curve: curve(figures, memory),
-        counters: counters(&statistics),
-        latency: latencies(&figures.latencies),
-        disk: disk_use(&statistics, figures.disk.in_flight),
+        counters: counters(&figures.statistics),
+        disk: disk_use(&figures.statistics, figures.disk.in_flight),
         ..forebay_control::configured_status(spec)
     }
 }
@@ -166,7 +182,7 @@ fn curve(figures: &Figures, memory: &MemoryStatus) -> CurveStatus {
 fn warm_up(spec: &VolumeSpec, figures: &Figures) -> WarmUpStatus {
     let warm_up = &figures.warm_up;
     WarmUpStatus {
-        enabled: spec.warm,
+        enabled: spec.config.warm,
         state: match warm_up.state {
             State::None => WarmUpState::None,
             State::Loading => WarmUpState::Loading,
@@ -184,7 +200,7 @@ fn warm_up(spec: &VolumeSpec, figures: &Figures) -> WarmUpStatus {
 fn learn(spec: &VolumeSpec, figures: &Figures) -> LearnStatus {
     let learn = &figures.learn;
     LearnStatus {
-        enabled: spec.learn,
+        enabled: spec.config.learn,
         state: match learn.state {
             forebay_runtime::LearnState::Off => LearnState::Off,
             forebay_runtime::LearnState::Learning => LearnState::Learning,
@@ -335,7 +351,7 @@ fn write_back(spec: &VolumeSpec, figures: &Figures) -> WriteBackFigures {
         dirty_for_ms: figures.dirty_for.as_millis() as u64,
         errors: engine.destage_errors,
         governor: GovernorStatus {
-            read_latency: spec.write_back.read_latency.to_string(),
+            read_latency: read_latency_shown(&spec.config.read_latency),
             idle_p99_us: governor.idle_us,
             target_p99_us: governor.target_us,
             beside_p99_us: governor.beside_us,

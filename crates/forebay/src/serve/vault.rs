@@ -176,7 +176,7 @@ pub(super) fn of_volume(vault: Option<&Arc<Vault>>, spec: &VolumeSpec) -> Option
     Some(VolumeVault {
         vault,
         identity: identity(&spec.name, &spec.backing),
-        accept_loss: spec.accept_loss,
+        accept_loss: spec.config.accept_loss,
     })
 }
 

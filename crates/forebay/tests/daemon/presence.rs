@@ -2,6 +2,7 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
+use crate::metrics::{over_control, value};
 use crate::power::{UpsMachine, content};
 use crate::process::{Daemon, MIB, failed_start, make_file};
 use forebay_api::{BlockingClient, JournalState, JournalStatus, Status, VolumeState};
@@ -126,6 +127,10 @@ fn the_status_reports_a_disk_replaced_by_another_file() {
     wait_until("the volume is failing", PATIENCE, failing);
     let reason = place.status().volumes.remove(0).state_reason.unwrap();
     assert!(reason.contains("another file or device has taken its place"), "{reason}");
+    let alert = place.status().alerts.remove(0);
+    assert!(alert.is_about("disk") && alert.text.contains(&reason), "{alert:?}");
+    let metrics = over_control(place.here());
+    assert_eq!(value(&metrics, r#"forebay_alerts{severity="error"}"#), 1.0);
     fs::rename(place.path("away"), place.path("disk.img")).unwrap();
     wait_until("the volume recovers", PATIENCE, || !failing());
     daemon.stop();

@@ -26,7 +26,7 @@ use crate::shared::{Shared, Volume};
 use forebay_engine::LineHits;
 use forebay_frontend::{ClientId, ClientRequest, Memory, Peer, VolumeInfo};
 use forebay_types::limits::CONNECTION_REQUESTS_MAX;
-use forebay_types::{IoError, IoResult, VolumeId};
+use forebay_types::{IoError, IoResult, TlsUse, VolumeId};
 use forebay_volume::{Completion, CompletionBatch, CompletionQueue, RequestKind};
 use refusals::Refusals;
 use std::sync::Arc;
@@ -242,14 +242,14 @@ pub(crate) fn info_of(id: VolumeId, settings: &VolumeSettings) -> VolumeInfo {
     VolumeInfo {
         id,
         name: settings.name.clone(),
-        description: settings.description.clone(),
+        description: settings.config.description.clone().unwrap_or_default(),
         size_bytes: description.size_bytes,
-        read_only: settings.read_only || description.read_only,
+        read_only: settings.config.read_only || description.read_only,
         rotational: settings.geometry.rotational == Some(true),
         block_bytes: description.alignment_bytes,
         can_trim: description.can_discard,
         can_fast_zero: description.can_zero_fast,
-        tls_only: settings.tls_only,
+        tls_only: settings.config.tls == TlsUse::Required,
     }
 }
 

@@ -6,7 +6,7 @@ use super::{VolumeService, VolumeSettings};
 use crate::clients::{ExtentQueries, info_of};
 use crate::error::{VolumeError, VolumeResult};
 use crate::gather::Gather;
-use crate::govern::Govern;
+use crate::govern::{Govern, limits_of};
 use crate::learn::Learn;
 use crate::locks::{Lock, SharedLock};
 use crate::pins::VolumePins;
@@ -36,7 +36,7 @@ impl VolumeService {
         self.pool_volumes().compare(&settings)?;
         self.protectors.check_missing_journal(&settings)?;
         let journal = settings.journal.as_ref().map(|used| used.journal.id());
-        let pins = settings.pins.clone();
+        let pins = settings.config.pin.clone();
         let volume = self.add_hidden(settings)?;
         // Data in other journals is void from the first write of a client on.
         if let Err(error) = self.protectors.supersede_journals(&volume.name, journal) {
@@ -55,7 +55,7 @@ impl VolumeService {
     fn add_hidden(&self, settings: VolumeSettings) -> Result<Arc<Volume>, VolumeError> {
         let plan = self.pool_volumes().recovery_plan(&settings);
         self.protectors.check_missing_vault(&settings, plan)?;
-        let mode = settings.mode;
+        let mode = settings.config.mode;
         let (volume, vault) = self.register(settings, plan)?;
         if let Err(error) = self.fill(&volume, mode, plan, vault.as_ref()) {
             self.undo_add(&volume);
@@ -74,15 +74,16 @@ impl VolumeService {
         let internal_reads = Arc::default();
         let elsewhere = pool_and_vault(&settings, plan, &internal_reads)?;
         let info = info_of(id, &settings);
-        let (size, mode, unsafe_ups) = (info.size_bytes, settings.mode, settings.unsafe_ups);
-        let warm = Warm::new(settings.warm, &*settings.backend, settings.identity);
-        let learn = Learn::new(settings.learn);
+        let config = settings.config;
+        let (size, mode) = (info.size_bytes, config.mode);
+        let warm = Warm::new(config.warm, &*settings.backend, settings.identity);
+        let gather_below = settings.gather_below.or(config.gather_below.set());
         let streams = Streams::new(size, self.shared.pool.data_bytes());
         let named = (id, &info.name[..]);
         let disk = (&settings.backend, &internal_reads);
         let relies = mode == Mode::WriteBack || plan == RecoveryPlan::Record;
         let journal = attach(named, disk, settings.journal, elsewhere, relies)?;
-        let protection = protection_of(journal.is_some(), settings.ups);
+        let protection = protection_of(journal.is_some(), config.protection.has_ups());
         let volume = Arc::new(Volume {
             id,
             name: info.name.clone(),
@@ -91,17 +92,16 @@ impl VolumeService {
             info: SharedLock::new(info),
             backend: settings.backend,
             streams: Lock::new(streams),
-            prefetch: AtomicBool::new(settings.prefetch),
             geometry: settings.geometry,
             stripes,
-            gather: Gather::new(settings.gather_below, settings.split_cost, settings.on_measured),
-            govern: Govern::new(settings.write_back, self.shared.shards.len()),
+            gather: Gather::new(gather_below, settings.split_cost, settings.on_measured),
+            govern: Govern::new(limits_of(&config), self.shared.shards.len()),
             flush: FlushGate::default(),
             blocks: Lock::default(),
             freshness: Freshness::new(plan == RecoveryPlan::Record),
-            order: settings.ordered.then(Arc::default),
+            order: config.ordered.then(Arc::default),
             journal,
-            power: PowerState::new(settings.ups),
+            power: PowerState::new(config.protection.has_ups()),
             vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
             samples: OnceLock::new(),
             error_log: Default::default(),
@@ -109,10 +109,10 @@ impl VolumeService {
             reads: Reads::default(),
             disk: DiskLoad::default(),
             internal_reads,
-            slow: SlowVolume::new(settings.slow),
+            slow: SlowVolume::new(config.slow_us),
             warm,
             pins: VolumePins::default(),
-            learn,
+            learn: Learn::new(config.learn),
             presence: Default::default(),
             internal_flushes: AtomicU64::new(0),
             extent_queries: ExtentQueries::default(),
@@ -123,11 +123,12 @@ impl VolumeService {
             half_added: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
             has_hold_out: AtomicBool::new(false),
-            is_frozen: AtomicBool::new(settings.frozen),
+            is_frozen: AtomicBool::new(config.frozen),
+            config: SharedLock::new(config),
         });
         let registered = Arc::clone(&volume);
         self.shared.run_on(0, move |tasks| {
-            tasks.shared().register(registered, mode, protection, unsafe_ups);
+            tasks.shared().register(registered, protection);
         })?;
         Ok((volume, settings.vault))
     }

@@ -35,7 +35,7 @@ pub use calibrate::CalibrateError;
 pub use condition::VolumeCondition;
 pub use discard::Discarded;
 pub use drain::Stall;
-pub use settings::{VolumeChange, VolumeSettings};
+pub use settings::VolumeSettings;
 pub(crate) use status::Curves;
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 
@@ -43,17 +43,19 @@ pub(crate) use drain::{POLL, flush, flush_all, outstanding, save, save_all, wait
 pub(crate) use protectors::Protectors;
 
 use crate::error::{VolumeError, VolumeResult};
+use crate::govern::limits_of;
 use crate::learn::Learner;
 use crate::locks::{Lock, order};
 use crate::protect::adopt::PoolVolumes;
 use crate::shared::{Shared, Volume};
 use crate::warm_up::WarmUps;
+use crate::worker::Tasks;
 use additions::Additions;
 use calibrate::Calibrator;
 use drain::OnProgress;
 use forebay_backend::Saved;
 use forebay_policy::SplitCost;
-use forebay_types::{HoldOut, Mode};
+use forebay_types::{HoldOut, Mode, TlsUse, VolumeConfig};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -102,55 +104,47 @@ impl VolumeService {
     }
 
     /// See [`crate::Runtime::change_volume`].
-    pub(crate) fn change(&self, name: &str, change: VolumeChange) -> VolumeResult {
+    pub(crate) fn change(&self, name: &str, new: VolumeConfig, has_pins: bool) -> VolumeResult {
         let _changing = self.changes.lock();
         let volume = self.shared.volumes.named(name)?;
         if volume.is_closed.load(Ordering::Relaxed) {
             return Err(VolumeError::Leaving(name.to_owned()));
         }
-        if !change.read_only && volume.backend.description().read_only {
+        if !new.read_only && volume.backend.description().read_only {
             return Err(VolumeError::BackingReadOnly(name.to_owned()));
         }
-        let pins = match &change.pins {
-            Some(ranges) => Some(self.check_pins(&volume, ranges)?),
-            None => None,
-        };
+        let pins = has_pins.then(|| self.check_pins(&volume, &new.pin)).transpose()?;
         // A record that the volume relies on more than it does is harmless if the change fails.
         if let Some(vault) = &volume.vault {
-            vault.rely(volume.id, change.mode)?;
+            vault.rely(volume.id, new.mode)?;
         }
-        if let (Some(used), Mode::WriteBack) = (&volume.journal, change.mode) {
+        if let (Some(used), Mode::WriteBack) = (&volume.journal, new.mode) {
             used.journal.rely(&volume.name)?;
         }
-        let (id, mode, frozen, unsafe_ups) =
-            (volume.id, change.mode, change.frozen, change.unsafe_ups);
+        let (id, mode, frozen, config) = (volume.id, new.mode, new.frozen, new.clone());
         // Before the shards: a warm-up would count reads that they refuse as done.
         let was_frozen = volume.is_frozen.fetch_or(frozen, Ordering::Relaxed);
-        let changed = self.shared.run_on(0, move |tasks| {
-            let shards = &tasks.shared().shards;
-            shards.set_mode(id, mode);
-            shards.set_frozen(id, frozen);
-            shards.set_unsafe_ups(id, unsafe_ups);
-        });
+        let configure = move |tasks: &mut dyn Tasks| tasks.shared().shards.configure(id, &config);
+        let changed = self.shared.run_on(0, configure);
         volume
             .is_frozen
             .store(if changed.is_ok() { frozen } else { was_frozen }, Ordering::Relaxed);
         changed?;
         // Nothing below fails.
-        volume.prefetch.store(change.prefetch, Ordering::Relaxed);
-        volume.warm.set_kept(change.warm);
-        volume.learn.set_on(change.learn);
-        volume.govern.set(change.write_back);
-        volume.slow.set(change.slow);
-        if volume.gather.set(change.gather_below) {
+        volume.warm.set_kept(new.warm);
+        volume.learn.set_on(new.learn);
+        volume.govern.set(limits_of(&new));
+        volume.slow.set(new.slow_us);
+        if volume.gather.set(new.gather_below.set()) {
             self.calibrator.schedule(&volume);
         }
-        volume.read_only.store(change.read_only, Ordering::Relaxed);
+        volume.read_only.store(new.read_only, Ordering::Relaxed);
         let mut info = volume.info.write();
-        info.read_only = change.read_only;
-        info.tls_only = change.tls_only;
-        info.description = change.description;
+        info.read_only = new.read_only;
+        info.tls_only = new.tls == TlsUse::Required;
+        info.description = new.description.clone().unwrap_or_default();
         drop(info);
+        *volume.config.write() = new;
         if let Some(pins) = pins {
             self.apply_pins(&volume, pins);
         }

@@ -5,17 +5,14 @@ use crate::error::VolumeResult;
 use crate::pins::{PinError, Pins, check, shard_lines_min};
 use crate::resize::ResizeError;
 use crate::shared::Volume;
-use forebay_types::{Fault, LINE_BYTES, PinnedRanges};
+use forebay_types::{Fault, LINE_BYTES, PinnedRanges, VolumeConfig};
 use std::sync::Arc;
 
 impl VolumeService {
     /// See [`crate::Runtime::set_pins`].
     pub(crate) fn set_pins(&self, name: &str, ranges: &PinnedRanges) -> VolumeResult {
-        let _changing = self.changes.lock();
-        let volume = self.shared.volumes.named(name)?;
-        let pins = self.check_pins(&volume, ranges)?;
-        self.apply_pins(&volume, pins);
-        Ok(())
+        let config = self.shared.volumes.named(name)?.config.read().clone();
+        self.change(name, VolumeConfig { pin: ranges.clone(), ..config }, true)
     }
 
     /// Pins the ranges with which a volume was added. If that is refused, the volume is served
@@ -51,12 +48,6 @@ impl VolumeService {
         let volumes = self.shared.volumes.all();
         let pins: Vec<_> = volumes.iter().map(|volume| volume.pins.get()).collect();
         shard_lines_min(&self.shared.pool, &pins)
-    }
-
-    /// The lines of the pinned ranges of all volumes.
-    pub(super) fn pinned_lines(&self) -> u64 {
-        let volumes = self.shared.volumes.all();
-        volumes.iter().map(|volume| volume.pins.get().ranges.lines()).sum()
     }
 
     /// Refuses a size of the memory that is too small for the pinned ranges.

@@ -6,19 +6,16 @@ use crate::error::VolumeError;
 use crate::gather::GatherStatus;
 use crate::learn::LearnStatus;
 use crate::pins::{PinStatus, pinned_lines_max};
-use crate::pool::SUM_BYTES;
+use crate::pool::{MappedLines, SUM_BYTES};
 use crate::protect::patrol::PatrolStatus;
 use crate::shared::Volume;
-use crate::stats::{
-    DiskUse, InternalIos, Latencies, NamedStatistics, RequestCounters, VolumeStatistics, add_up,
-    add_up_arms,
-};
+use crate::stats::{DiskUse, NamedStatistics, VolumeStatistics, add_up, add_up_arms};
 use crate::warm_up::WarmUpStatus;
 use forebay_backend::{Description, Displaced, Saved};
-use forebay_engine::{ShardUsage, VolumeCounters};
+use forebay_engine::{Shard, ShardUsage};
 use forebay_policy::{GovernorStatus, MemoryBounds, MissRatioCurve};
 use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
-use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -96,14 +93,8 @@ pub struct VolumeStatus {
     pub dirty_for: Duration,
     /// Connected clients.
     pub connections: u64,
-    /// Counters of requests.
-    pub requests: RequestCounters,
-    /// Counters of the engine.
-    pub engine: VolumeCounters,
     /// Its miss-ratio curve; `None` if there is no memory for it, or if curves were not requested.
     pub curve: Option<MissRatioCurve>,
-    /// Preloaded lines that were evicted before a client read them.
-    pub preloaded_in_vain_lines: u64,
     /// Its warm-up.
     pub warm_up: WarmUpStatus,
     /// Its pinned ranges.
@@ -117,33 +108,21 @@ pub struct VolumeStatus {
     pub refused_lines: u64,
     /// The file that it is loaded from and saved to, if its store is in memory.
     pub saved: Option<Saved>,
-    /// Lines that came into the pool.
-    pub admitted_lines: u64,
-    /// Lines that were evicted for others.
-    pub evicted_lines: u64,
     /// How busy its disk is.
     pub disk: DiskUse,
-    /// Reads of its disk by the server itself. No other counter has them.
-    pub internal: InternalIos,
-    /// Latencies of its requests and of its disk.
-    pub latencies: Latencies,
+    /// What was counted since it was added. The status dereferences to it.
+    pub statistics: VolumeStatistics,
+}
+
+impl Deref for VolumeStatus {
+    type Target = VolumeStatistics;
+
+    fn deref(&self) -> &VolumeStatistics {
+        &self.statistics
+    }
 }
 
 impl VolumeStatus {
-    /// The part of the status that the statistics keep.
-    pub fn statistics(&self) -> VolumeStatistics {
-        VolumeStatistics {
-            requests: self.requests.clone(),
-            engine: self.engine,
-            admitted_lines: self.admitted_lines,
-            evicted_lines: self.evicted_lines,
-            preloaded_in_vain_lines: self.preloaded_in_vain_lines,
-            disk_busy_ns: self.disk.busy.as_nanos() as u64,
-            internal: self.internal,
-            latencies: self.latencies.clone(),
-        }
-    }
-
     /// The part of the status that says whether it is served without errors.
     pub fn condition(&self) -> VolumeCondition {
         VolumeCondition {
@@ -160,21 +139,47 @@ impl VolumeStatus {
     }
 
     /// Adds the part of a shard.
-    fn add(&mut self, view: &VolumeView) {
-        self.refused_lines += view.refused_lines;
-        self.mode = view.mode;
-        self.cached_bytes += view.resident_lines * LINE_BYTES;
-        self.dirty_bytes += view.dirty_lines * LINE_BYTES;
-        self.dirty_for = self.dirty_for.max(view.dirty_for);
-        self.lost_sectors += view.lost_sectors;
-        self.preloaded_in_vain_lines += view.preloaded_in_vain_lines;
-        self.admitted_lines += view.admitted_lines;
-        self.evicted_lines += view.evicted_lines;
-        self.engine.add(&view.counters);
-        match (&mut self.curve, &view.curve) {
-            (Some(sum), Some(curve)) => sum.add(curve),
-            (sum, curve) => *sum = sum.take().or_else(|| curve.clone()),
+    fn add(&mut self, shard: &Shard<MappedLines>, now: Duration, curves: Curves) {
+        let (volume, id) = (shard.volume(self.id), self.id);
+        self.statistics.add(shard, id);
+        self.mode = volume.mode();
+        self.refused_lines += volume.refused_lines() as u64;
+        self.cached_bytes += shard.slots().resident_lines(id) * LINE_BYTES;
+        self.dirty_bytes += volume.dirty_lines() as u64 * LINE_BYTES;
+        let since = volume.dirty_since_ms().map(Duration::from_millis);
+        let dirty_for = since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        self.dirty_for = self.dirty_for.max(dirty_for);
+        self.lost_sectors += volume.lost_sectors();
+        self.pins.loaded_lines += shard.slots().warm().retained_lines(id);
+        if curves == Curves::Copied {
+            match (&mut self.curve, volume.curve()) {
+                (Some(sum), Some(curve)) => sum.add(&curve),
+                (sum, curve) => *sum = sum.take().or(curve),
+            }
         }
+    }
+}
+
+impl VolumeStatistics {
+    /// What the workers have counted.
+    fn of(volume: &Volume, disk: &DiskUse) -> Self {
+        let (requests, latencies) = add_up(&volume.stats);
+        Self {
+            requests,
+            latencies,
+            disk_busy_ns: disk.busy.as_nanos() as u64,
+            internal: volume.internal_reads.ios(),
+            ..Self::default()
+        }
+    }
+
+    /// Adds what a shard has counted.
+    fn add(&mut self, shard: &Shard<MappedLines>, id: VolumeId) {
+        let warm = shard.slots().warm();
+        self.engine.add(shard.volume(id).counters());
+        self.admitted_lines += warm.admitted_lines(id);
+        self.evicted_lines += warm.evicted_lines(id);
+        self.preloaded_in_vain_lines += warm.preloaded_in_vain(id);
     }
 }
 
@@ -209,28 +214,6 @@ pub(crate) enum Curves {
     LeftOut,
 }
 
-/// The counters of a volume in one shard.
-struct VolumeView {
-    mode: Mode,
-    resident_lines: u64,
-    dirty_lines: u64,
-    dirty_for: Duration,
-    lost_sectors: u64,
-    refused_lines: u64,
-    preloaded_in_vain_lines: u64,
-    admitted_lines: u64,
-    evicted_lines: u64,
-    retained_lines: u64,
-    counters: VolumeCounters,
-    curve: Option<MissRatioCurve>,
-}
-
-/// A snapshot of all shards.
-struct ShardView {
-    usage: Vec<ShardUsage>,
-    volumes: HashMap<VolumeId, Vec<VolumeView>>,
-}
-
 impl VolumeService {
     /// The volume with this name, or all of them.
     fn selected(&self, name: Option<&str>) -> Result<Vec<Arc<Volume>>, VolumeError> {
@@ -252,15 +235,11 @@ impl VolumeService {
             return Err(VolumeError::Stopping);
         }
         let volumes = self.selected(name)?;
-        let view = self.view_shards(&volumes, curves);
+        let now = self.shared.started.elapsed();
         let mut stalls = self.stalls();
-        let mut memory = self.memory_status(bounds, &view.usage);
-        memory.pinned_bytes = self.pinned_lines() * LINE_BYTES;
-        let volumes = volumes.iter().map(|volume| {
-            let of_volume = || view.volumes.get(&volume.id).into_iter().flatten();
-            let pins = volume.pins.status(of_volume().map(|view| view.retained_lines).sum());
-            let (requests, latencies) = add_up(&volume.stats);
-            let mut status = VolumeStatus {
+        let status = |volume: &Arc<Volume>| {
+            let disk = volume.disk.until(now);
+            VolumeStatus {
                 id: volume.id,
                 name: volume.name.clone(),
                 backing: volume.backend.description().clone(),
@@ -280,34 +259,33 @@ impl VolumeService {
                 cached_bytes: 0,
                 dirty_bytes: 0,
                 dirty_for: Duration::ZERO,
+                connections: volume.connections.load(Ordering::Relaxed),
+                curve: None,
+                warm_up: volume.warm.status(),
+                pins: volume.pins.status(0),
+                learn: volume.learn.status(),
                 lost_sectors: 0,
                 refused_lines: 0,
-                connections: volume.connections.load(Ordering::Relaxed),
-                requests,
-                engine: VolumeCounters::default(),
-                curve: None,
-                preloaded_in_vain_lines: 0,
-                warm_up: volume.warm.status(),
-                pins,
-                learn: volume.learn.status(),
                 saved: volume.backend.saved(),
-                admitted_lines: 0,
-                evicted_lines: 0,
-                disk: volume.disk.until(self.shared.started.elapsed()),
-                internal: volume.internal_reads.ios(),
-                latencies,
-            };
-            of_volume().for_each(|view| status.add(view));
-            status
-        });
-        let volumes = volumes.collect();
+                statistics: VolumeStatistics::of(volume, &disk),
+                disk,
+            }
+        };
+        let mut volumes: Vec<VolumeStatus> = volumes.iter().map(status).collect();
+        self.visit_shards(
+            &mut volumes,
+            |volume| volume.id,
+            |volume, shard| {
+                volume.add(shard, now, curves);
+            },
+        );
         Ok(RuntimeStatus {
             engine,
             workers: self.shared.inboxes.len(),
             shards: self.shared.shards.len(),
-            uptime_seconds: self.shared.started.elapsed().as_secs(),
+            uptime_seconds: now.as_secs(),
             connections: self.shared.connections.load(Ordering::Relaxed),
-            memory,
+            memory: self.memory(bounds),
             volumes,
         })
     }
@@ -317,15 +295,7 @@ impl VolumeService {
         let volumes = self.shared.volumes.all();
         let now = self.shared.started.elapsed();
         let begin = |volume: &Arc<Volume>| {
-            let (requests, latencies) = add_up(&volume.stats);
             let disk = volume.disk.until(now);
-            let statistics = VolumeStatistics {
-                requests,
-                latencies,
-                disk_busy_ns: disk.busy.as_nanos() as u64,
-                internal: volume.internal_reads.ios(),
-                ..VolumeStatistics::default()
-            };
             NamedStatistics {
                 id: volume.id,
                 name: volume.name.clone(),
@@ -334,61 +304,55 @@ impl VolumeService {
                 dirty_lines: 0,
                 cached_lines: 0,
                 arms: add_up_arms(&volume.stats),
-                statistics,
+                statistics: VolumeStatistics::of(volume, &disk),
             }
         };
         let mut all: Vec<NamedStatistics> = volumes.iter().map(begin).collect();
-        for number in 0..self.shared.shards.len() {
-            for volumes in all.chunks_mut(VOLUMES_PER_LOCK) {
-                let shard = self.shared.shard(number);
-                for NamedStatistics { id, dirty_lines, cached_lines, statistics, .. } in volumes {
-                    if shard.has_volume(*id) {
-                        let warm = shard.slots().warm();
-                        *dirty_lines += shard.volume(*id).dirty_lines() as u64;
-                        *cached_lines += shard.slots().resident_lines(*id);
-                        statistics.engine.add(shard.volume(*id).counters());
-                        statistics.admitted_lines += warm.admitted_lines(*id);
-                        statistics.evicted_lines += warm.evicted_lines(*id);
-                        statistics.preloaded_in_vain_lines += warm.preloaded_in_vain(*id);
-                    }
-                }
-            }
-        }
+        self.visit_shards(
+            &mut all,
+            |volume| volume.id,
+            |volume, shard| {
+                let id = volume.id;
+                volume.dirty_lines += shard.volume(id).dirty_lines() as u64;
+                volume.cached_lines += shard.slots().resident_lines(id);
+                volume.statistics.add(shard, id);
+            },
+        );
         all
     }
 
-    /// Visits the shards one after the other, for a moment each.
-    fn view_shards(&self, volumes: &[Arc<Volume>], curves: Curves) -> ShardView {
-        let ids: Vec<VolumeId> = volumes.iter().map(|volume| volume.id).collect();
-        let mut view = ShardView { usage: Vec::new(), volumes: HashMap::new() };
-        let now = self.shared.started.elapsed();
+    /// Visits some volumes in each shard, one shard after the other, for a moment each.
+    fn visit_shards<T>(
+        &self,
+        volumes: &mut [T],
+        id_of: impl Fn(&T) -> VolumeId,
+        mut visit: impl FnMut(&mut T, &Shard<MappedLines>),
+    ) {
         for number in 0..self.shared.shards.len() {
-            view.usage.push(self.shared.shard(number).usage());
-            for ids in ids.chunks(VOLUMES_PER_LOCK) {
+            for volumes in volumes.chunks_mut(VOLUMES_PER_LOCK) {
                 let shard = self.shared.shard(number);
-                for &id in ids.iter().filter(|&&id| shard.has_volume(id)) {
-                    let volume = shard.volume(id);
-                    let has_curve = curves == Curves::Copied;
-                    view.volumes.entry(id).or_default().push(VolumeView {
-                        mode: volume.mode(),
-                        resident_lines: shard.slots().resident_lines(id),
-                        dirty_lines: volume.dirty_lines() as u64,
-                        dirty_for: volume.dirty_since_ms().map_or(Duration::ZERO, |since_ms| {
-                            now.saturating_sub(Duration::from_millis(since_ms))
-                        }),
-                        lost_sectors: volume.lost_sectors(),
-                        refused_lines: volume.refused_lines() as u64,
-                        preloaded_in_vain_lines: shard.slots().warm().preloaded_in_vain(id),
-                        admitted_lines: shard.slots().warm().admitted_lines(id),
-                        evicted_lines: shard.slots().warm().evicted_lines(id),
-                        retained_lines: shard.slots().warm().retained_lines(id),
-                        counters: *volume.counters(),
-                        curve: if has_curve { volume.curve() } else { None },
-                    });
-                }
+                let here = volumes.iter_mut().filter(|volume| shard.has_volume(id_of(volume)));
+                here.for_each(|volume| visit(volume, &shard));
             }
         }
-        view
+    }
+
+    /// See [`crate::memory_status`].
+    pub(crate) fn memory(&self, bounds: &MemoryBounds) -> MemoryStatus {
+        let shards = 0..self.shared.shards.len();
+        let shards: Vec<_> = shards.map(|number| self.shared.shard(number).usage()).collect();
+        let mut memory = self.memory_status(bounds, &shards);
+        for volume in self.shared.volumes.all() {
+            memory.pinned_bytes += volume.pins.get().ranges.lines() * LINE_BYTES;
+        }
+        memory
+    }
+
+    /// See [`crate::writers`].
+    pub(crate) fn writers(&self) -> [usize; 2] {
+        let mut volumes = self.shared.volumes.all();
+        volumes.retain(|volume| volume.config.read().mode == Mode::WriteBack);
+        [volumes.len(), volumes.iter().filter(|volume| volume.is_ups_only()).count()]
     }
 
     fn memory_status(&self, bounds: &MemoryBounds, shards: &[ShardUsage]) -> MemoryStatus {

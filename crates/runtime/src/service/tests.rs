@@ -1,9 +1,9 @@
 //! Additions and changes of volumes.
 
 use super::*;
-use crate::Runtime;
 use crate::rig::{MIB, allocations, quiet_config, volume};
 use crate::service::VolumeSettings;
+use crate::{Runtime, memory_status, writers};
 use forebay_backend::MemoryBackend;
 use forebay_frontend_nbd::NbdServer;
 use forebay_types::{ByteRange, PinnedRanges};
@@ -40,6 +40,34 @@ fn the_work_of_an_addition_does_not_grow_with_the_number_of_volumes() {
     runtime.stop(|_| {}).unwrap();
 }
 
+/// The work is counted by the allocations of the calling thread. A status of all volumes has some
+/// for each of them.
+#[test]
+fn the_work_of_a_change_does_not_grow_with_the_number_of_volumes() {
+    let runtime = start(64 * MIB);
+    let change = |name: &str, frozen| {
+        let before = allocations();
+        let config = VolumeConfig { frozen, ..settings(name).config };
+        runtime.change_volume(name, config, false).unwrap();
+        let status = runtime.status_of(name).unwrap();
+        assert_eq!(status.memory, memory_status(&runtime));
+        allocations() - before
+    };
+    runtime.add_volume(settings("v0")).unwrap();
+    change("v0", true);
+    let alone = change("v0", false);
+    (1..512).for_each(|number| {
+        runtime.add_volume(settings(&format!("v{number}"))).unwrap();
+    });
+    let beside_many = change("v500", true);
+    assert!(beside_many < alone + 32, "{alone} {beside_many}");
+    let before = allocations();
+    assert_eq!(runtime.status_without_curves().unwrap().volumes.len(), 512);
+    assert!(allocations() - before > 10 * beside_many);
+    assert_eq!(writers(&runtime), [512, 0]);
+    runtime.stop(|_| {}).unwrap();
+}
+
 #[test]
 fn a_change_that_is_refused_changes_nothing() {
     let runtime = start(64 * MIB);
@@ -54,21 +82,21 @@ fn a_change_that_is_refused_changes_nothing() {
     let change = |range: ByteRange| {
         let mut pins = PinnedRanges::default();
         pins.add(range);
-        VolumeChange {
-            description: "changed".into(),
+        VolumeConfig {
+            description: Some("changed".into()),
             learn: false,
             frozen: true,
-            pins: Some(pins),
-            ..VolumeChange::new(Mode::WriteThrough)
+            pin: pins,
+            ..VolumeConfig::default()
         }
     };
     let beyond = change(ByteRange::new(2 * MIB, 4096));
-    assert!(matches!(runtime.change_volume("v", beyond), Err(VolumeError::Pin(_))));
+    assert!(matches!(runtime.change_volume("v", beyond, true), Err(VolumeError::Pin(_))));
     assert!(is_unchanged());
     assert_eq!(runtime.status_of("v").unwrap().volumes[0].mode, Mode::WriteBack);
     // The workers have ended: the shards cannot be changed.
     runtime.pause().unwrap();
     let inside = change(ByteRange::new(0, 4096));
-    assert!(matches!(runtime.change_volume("v", inside), Err(VolumeError::Stopping)));
+    assert!(matches!(runtime.change_volume("v", inside, true), Err(VolumeError::Stopping)));
     assert!(is_unchanged());
 }

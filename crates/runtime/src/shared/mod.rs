@@ -31,7 +31,7 @@ use forebay_ecc::Code;
 use forebay_engine::{Protection, Shard, Slot};
 use forebay_frontend::{ClientId, PoolAccess};
 use forebay_protect::PowerGate;
-use forebay_types::{Mode, Stripes, UnsafeUps, VolumeId};
+use forebay_types::{Stripes, VolumeId};
 use forebay_volume::ReplySegment;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -130,16 +130,10 @@ impl Shared {
     }
 
     /// Adds a volume to the table and to the shards.
-    pub(crate) fn register(
-        &self,
-        volume: Arc<Volume>,
-        mode: Mode,
-        protection: Protection,
-        unsafe_ups: UnsafeUps,
-    ) {
+    pub(crate) fn register(&self, volume: Arc<Volume>, protection: Protection) {
         // To the table first: a shard of an adopted pool may destage the volume at once.
         self.volumes.insert(Arc::clone(&volume));
-        self.shards.add_volume(&volume, mode, protection, unsafe_ups);
+        self.shards.add_volume(&volume, protection);
     }
 
     /// Runs a task on the thread of a worker when that reads its inbox, and waits for the result.

@@ -7,7 +7,7 @@ use super::Volume;
 use crate::locks::{Lock, Locked, order};
 use crate::pool::MappedLines;
 use forebay_engine::{Elevator, Hints, Protection, Shard, begin_forecast, end_former_forecasts};
-use forebay_types::{HoldOut, LINE_BYTES, Mode, PinnedRanges, UnsafeUps, VolumeId, WriteShare};
+use forebay_types::{HoldOut, LINE_BYTES, Mode, PinnedRanges, VolumeConfig, VolumeId, WriteShare};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -23,6 +23,14 @@ const NO_SHARE: u8 = u8::MAX;
 const WAKE_TIME: Duration = Duration::from_micros(20);
 /// The name of a shard in the message of a panic.
 const SHARD: &str = "a shard";
+
+/// Hands a shard the settings of a volume that it decides by.
+fn configure(shard: &mut Shard<MappedLines>, id: VolumeId, config: &VolumeConfig) {
+    let volume = shard.volume_mut(id);
+    volume.set_mode(config.mode);
+    volume.set_frozen(config.frozen);
+    volume.set_unsafe_ups(config.unsafe_supply);
+}
 
 /// The lock of a shard.
 struct ShardLock {
@@ -99,28 +107,22 @@ impl Shards {
     }
 
     /// Adds a volume to all shards.
-    pub(crate) fn add_volume(
-        &self,
-        volume: &Volume,
-        mode: Mode,
-        protection: Protection,
-        unsafe_ups: UnsafeUps,
-    ) {
+    pub(crate) fn add_volume(&self, volume: &Volume, protection: Protection) {
+        let config = volume.config.read().clone();
         let size_bytes = volume.backend.description().size_bytes;
         let geometry = &volume.geometry;
         let elevator =
             Elevator::new(self.len(), geometry.stripe_cache_bytes, geometry.has_one_arm());
         for (number, mut shard) in self.each().enumerate() {
-            shard.add_volume(volume.id, size_bytes, mode);
+            shard.add_volume(volume.id, size_bytes, config.mode);
             let in_shard = shard.volume_mut(volume.id);
             in_shard.set_stripes(volume.stripes);
             in_shard.set_elevator(Arc::clone(&elevator), number);
             in_shard.set_protection(protection);
-            in_shard.set_unsafe_ups(unsafe_ups);
-            in_shard.set_frozen(volume.is_frozen());
             if volume.order.is_some() {
                 in_shard.set_ordered();
             }
+            configure(&mut shard, volume.id, &config);
         }
     }
 
@@ -129,14 +131,9 @@ impl Shards {
         self.each().for_each(|mut shard| shard.remove_volume(id));
     }
 
-    /// Sets the cache mode of a volume.
-    pub(crate) fn set_mode(&self, id: VolumeId, mode: Mode) {
-        self.each().for_each(|mut shard| shard.volume_mut(id).set_mode(mode));
-    }
-
-    /// Sets whether a volume is frozen.
-    pub(crate) fn set_frozen(&self, id: VolumeId, is_frozen: bool) {
-        self.each().for_each(|mut shard| shard.volume_mut(id).set_frozen(is_frozen));
+    /// Hands the settings of a volume to all shards.
+    pub(crate) fn configure(&self, id: VolumeId, config: &VolumeConfig) {
+        self.each().for_each(|mut shard| configure(&mut shard, id, config));
     }
 
     /// Sets which regions of a volume are held out.
@@ -162,11 +159,6 @@ impl Shards {
         let percent = share.map_or(NO_SHARE, WriteShare::percent);
         self.write_percent.store(percent, Ordering::Relaxed);
         self.each().for_each(|mut shard| shard.quota().set_share(share));
-    }
-
-    /// Sets when a write is acknowledged while the UPS does not cover it.
-    pub(crate) fn set_unsafe_ups(&self, id: VolumeId, choice: UnsafeUps) {
-        self.each().for_each(|mut shard| shard.volume_mut(id).set_unsafe_ups(choice));
     }
 
     /// Whether a slot can be used without an eviction.

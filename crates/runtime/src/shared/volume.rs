@@ -19,7 +19,7 @@ use crate::worker::{DiskErrors, ErrorLog};
 use forebay_backend::Backend;
 use forebay_frontend::VolumeInfo;
 use forebay_journal::Freshness;
-use forebay_types::{ByteRange, DiskGeometry, Durability, Stripes, VolumeId};
+use forebay_types::{ByteRange, DiskGeometry, Durability, Stripes, VolumeConfig, VolumeId};
 use forebay_volume::{BlockOwners, Order, Streams};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -34,8 +34,8 @@ pub(crate) struct Volume {
     pub info: SharedLock<VolumeInfo>,
     pub backend: Arc<dyn Backend>,
     pub streams: Lock<Streams>,
-    /// Whether streams are read ahead.
-    pub prefetch: AtomicBool,
+    /// Its settings. What is needed for each request is beside them.
+    pub config: SharedLock<VolumeConfig>,
     /// The assumed geometry of the disk.
     pub geometry: DiskGeometry,
     /// The division into regions: of the geometry, or of the adopted pool if it has the volume.

@@ -58,7 +58,8 @@ impl Histogram {
     /// Records `times` equal latencies. Only one thread may call it.
     pub(crate) fn record(&self, ns: u64, times: u64) {
         self.buckets[bucket_of(ns)].add(times);
-        self.sum_ns.add(ns.saturating_mul(times));
+        // Not zero, which stands for a histogram without latencies.
+        self.sum_ns.add(ns.max(1).saturating_mul(times));
     }
 
     /// A copy of it.
@@ -84,6 +85,10 @@ impl Default for LatencyHistogram {
 
 impl LatencyHistogram {
     pub(crate) fn add(&mut self, other: &Histogram) {
+        // Most classes of most volumes are unused.
+        if other.sum_ns.get() == 0 {
+            return;
+        }
         for (sum, more) in self.buckets.iter_mut().zip(other.buckets.iter()) {
             *sum += more.get();
         }
@@ -152,7 +157,8 @@ impl LatencyHistogram {
     /// The end of each bucket that has latencies, in microseconds, and their number. A bucket
     /// starts where the one before it ends.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
-        let some = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
+        let used = if self.sum_ns == 0 { 0 } else { BUCKETS };
+        let some = self.buckets[..used].iter().enumerate().filter(|(_, count)| **count > 0);
         some.map(|(bucket, &count)| (bucket_start_ns(bucket + 1) as f64 / 1000.0, count))
     }
 }

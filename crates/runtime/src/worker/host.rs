@@ -17,7 +17,6 @@ use forebay_protect::{admission, protection};
 use forebay_types::{ByteRange, IoError, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, Barrier, Host, JobId, Order, Reply, ReplySegment, Streams};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The recipient of the answer to a request.
@@ -218,7 +217,8 @@ impl<R: Reactor> Host for WorkerHost<R> {
 
     fn streams<T>(&mut self, volume: VolumeId, call: impl FnOnce(&mut Streams) -> T) -> Option<T> {
         let volume = self.find_volume(volume)?;
-        volume.prefetch.load(Ordering::Relaxed).then(|| call(&mut volume.streams.lock()))
+        let reads_ahead = volume.config.read().prefetch;
+        reads_ahead.then(|| call(&mut volume.streams.lock()))
     }
 
     fn record_need(&mut self, volume: VolumeId, range: ByteRange, lines: u32) {

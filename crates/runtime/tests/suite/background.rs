@@ -2,7 +2,7 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::server::{Server, change};
+use crate::server::{Server, in_mode};
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_runtime::{BackgroundShares, Engine};
@@ -75,7 +75,7 @@ fn writeback_that_is_urgent_does_not_slow_down(engine: Engine) {
     server.runtime.flush_volume("disk", |_| {}).unwrap();
     assert_eq!(server.status("disk").dirty_bytes, 0, "so does a command");
     write_all(&mut client, 3);
-    server.runtime.change_volume("disk", change(Mode::WriteThrough)).unwrap();
+    server.runtime.change_volume("disk", in_mode(Mode::WriteThrough), false).unwrap();
     wait_until("the mode keeps no dirty data", PATIENCE, || server.status("disk").dirty_bytes == 0);
     assert!(disk.io_count().unwrap().writes > 0);
     drop(client);

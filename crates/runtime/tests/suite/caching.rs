@@ -67,7 +67,7 @@ fn sequential_reads_trigger_read_ahead(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(16 * MIB);
     let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteThrough);
-    volume.prefetch = true;
+    volume.config.prefetch = true;
     server.runtime.add_volume(volume).unwrap();
     let mut client = server.client("disk");
     for offset in (0..4 * MIB).step_by(4096) {
@@ -82,7 +82,7 @@ fn random_reads_trigger_no_read_ahead(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(64 * MIB);
     let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteThrough);
-    volume.prefetch = true;
+    volume.config.prefetch = true;
     server.runtime.add_volume(volume).unwrap();
     let mut client = server.client("disk");
     for n in 0..200 {
@@ -102,7 +102,7 @@ fn hits_need_no_disk_io(engine: Engine) {
         assert_eq!(clients[n % 2].read(4096 + n as u64 % 8 * 512, 4096), Ok(vec![1; 4096]));
     }
     assert_eq!(count(&disk), before);
-    let requests = server.status("disk").requests;
+    let requests = server.status("disk").statistics.requests;
     assert_eq!((requests.reads(), requests.read_hits), (100, 100));
 }
 

@@ -9,7 +9,7 @@ use forebay_backend::layers::Blocks;
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Command;
 use forebay_nbd::proto::command_flag::{FUA, NO_HOLE};
-use forebay_runtime::{Engine, VolumeSettings};
+use forebay_runtime::Engine;
 use forebay_types::{ByteRange, Mode};
 use std::sync::Arc;
 
@@ -68,7 +68,8 @@ impl<'a> Session<'a> {
     fn in_order(server: &'a Server, size_bytes: u64, seed: u64) -> Self {
         let disk = Arc::new(MemoryBackend::new(size_bytes).unwrap());
         let settings = settings("disk", Arc::clone(&disk) as _, Mode::WriteBack);
-        let settings = VolumeSettings { ordered: true, ..settings };
+        let mut settings = settings;
+        settings.config.ordered = true;
         server.runtime.add_volume(settings).unwrap();
         Self::over(server, disk, Mode::WriteBack, seed)
     }

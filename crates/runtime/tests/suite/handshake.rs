@@ -114,8 +114,8 @@ fn exports_are_listed_and_described(engine: Engine) {
     let server = server(engine);
     let backend = Arc::new(MemoryBackend::new(512).unwrap());
     let mut volume = settings("tülü", backend, Mode::Bypass);
-    volume.description = "spare parts".to_owned();
-    volume.read_only = true;
+    volume.config.description = Some("spare parts".to_owned());
+    volume.config.read_only = true;
     server.runtime.add_volume(volume).unwrap();
     let mut stream = greeted(&server.socket);
     let (replies, last) = ask(&mut stream, proto::option::LIST, &[]);
@@ -202,7 +202,7 @@ fn more_exports_than_one_message_holds_are_listed(engine: Engine) {
     for number in 0..300 {
         let name = format!("{number:0>250}");
         let mut volume = settings(&name, backend(), Mode::WriteThrough);
-        volume.description = "d".repeat(1000);
+        volume.config.description = Some("d".repeat(1000));
         server.runtime.add_volume(volume).unwrap();
     }
     let mut stream = greeted(&server.socket);

@@ -3,7 +3,7 @@
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::journal::{JOURNAL_BYTES, add, journal_settings, memory, open, volume};
-use crate::server::{Server, change, read_backend, settings, while_held};
+use crate::server::{Server, in_mode, read_backend, settings, while_held};
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{Backend, OpenOptions};
 use forebay_nbd::{Command, Extent};
@@ -342,7 +342,7 @@ fn a_removal_that_waits_for_its_journal_delays_no_other_operation(engine: Engine
         let removing = scope.spawn(|| server.runtime.remove_volume("v", |_| {}));
         while_held(&gate, || {
             server.administer_another();
-            let changed = server.runtime.change_volume("v", change(Mode::WriteThrough));
+            let changed = server.runtime.change_volume("v", in_mode(Mode::WriteThrough), false);
             assert!(matches!(changed, Err(VolumeError::Leaving(_))), "{changed:?}");
         });
         removing.join().unwrap().unwrap();

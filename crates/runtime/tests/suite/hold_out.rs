@@ -59,7 +59,7 @@ fn both_sides_of_a_hold_out_are_timed(engine: Engine) {
     let border = (0..63).find(|&region| hold_out.holds(region) != hold_out.holds(region + 1));
     let across = (border.unwrap() + 1) * REGION_BYTES - 4096;
     assert!(client.read(across, 8192).is_ok());
-    let reasons = server.status("disk").requests;
+    let reasons = server.status("disk").statistics.requests;
     assert!(reasons.uncached_reads[Uncached::HoldOut as usize] > held_reads);
     let before = disk.io_count().unwrap().reads;
     set_hold_out(&server.runtime, "disk", HoldOut::NONE).unwrap();
@@ -74,7 +74,7 @@ fn a_stream_in_held_out_regions_is_not_read_ahead(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(16 * MIB);
     let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteThrough);
-    volume.prefetch = true;
+    volume.config.prefetch = true;
     server.runtime.add_volume(volume).unwrap();
     set_hold_out(&server.runtime, "disk", HoldOut::ALL).unwrap();
     let mut client = server.client("disk");

@@ -133,7 +133,7 @@ fn a_huge_write_to_a_bad_sector_fails_and_keeps_the_stream_in_sync(engine: Engin
             let mut client = server.client("disk");
             let data = content(RANGE, 9);
             assert_eq!(client.write(RANGE.offset, &data), Err(IoError::Io), "{mode} {at}");
-            let counters = server.status("disk").requests;
+            let counters = server.status("disk").statistics.requests;
             assert_eq!((counters.errors, counters.refused), (1, 0), "{mode} {at}");
             assert_eq!(client.write(40 * MIB, &[7; 512]), Ok(()), "{mode} {at}");
             assert_eq!(client.read(40 * MIB, 512), Ok(vec![7; 512]), "{mode} {at}");

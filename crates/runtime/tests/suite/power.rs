@@ -3,24 +3,25 @@
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::journal::{JOURNAL_BYTES, MIB, memory, open, start, volume};
-use crate::server::{Server, read_backend, settings};
+use crate::server::{Server, in_mode, read_backend, settings};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds, Volatile, Volatility};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Command;
-use forebay_runtime::{Engine, VolumeChange, VolumeSettings};
-use forebay_types::{IoError, Mode, UnsafeUps};
+use forebay_runtime::Engine;
+use forebay_types::{IoError, Mode, Protection, UnsafeUps, VolumeConfig};
 use std::sync::Arc;
 use std::time::Duration;
 
 fn add(server: &Server, disk: Arc<dyn Backend>) {
-    let settings = VolumeSettings { ups: true, ..settings("v", disk, Mode::WriteBack) };
+    let mut settings = settings("v", disk, Mode::WriteBack);
+    settings.config.protection = Protection::Ups;
     server.runtime.add_volume(settings).unwrap();
 }
 
 fn accept_the_disk_cache(server: &Server) {
-    let unsafe_ups = UnsafeUps::DiskCache;
-    let change = VolumeChange { unsafe_ups, ..VolumeChange::new(Mode::WriteBack) };
-    server.runtime.change_volume("v", change).unwrap();
+    let unsafe_supply = UnsafeUps::DiskCache;
+    let change = VolumeConfig { unsafe_supply, ..in_mode(Mode::WriteBack) };
+    server.runtime.change_volume("v", change, false).unwrap();
 }
 
 fn block(value: u64) -> Vec<u8> {
@@ -148,8 +149,9 @@ fn a_volume_with_a_failed_journal_relies_on_its_ups(engine: Engine) {
     // The superblocks and the first batch can be written, then all writes fail.
     let rule = ErrorRule { kinds: Kinds::WRITE, after: 8, ..ErrorRule::default() };
     let journal = open(&server, Arc::new(Errors::new(memory(JOURNAL_BYTES), rule)));
-    let protected = volume("v", Arc::clone(&gate) as _, &journal);
-    server.runtime.add_volume(VolumeSettings { ups: true, ..protected }).unwrap();
+    let mut protected = volume("v", Arc::clone(&gate) as _, &journal);
+    protected.config.protection = Protection::JournalUps;
+    server.runtime.add_volume(protected).unwrap();
     server.runtime.set_power(MIB);
     let mut client = server.client("v");
     let mut written = 0;

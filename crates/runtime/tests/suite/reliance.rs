@@ -1,7 +1,7 @@
 //! The record of which volumes rely on a journal.
 
 use crate::journal::{JOURNAL_BYTES, MIB, block, journal_settings, memory, power_loss, start};
-use crate::server::{Server, change, settings};
+use crate::server::{Server, in_mode, settings};
 use forebay_backend::Backend;
 use forebay_runtime::{
     Engine, Journal, JournalId, JournalRecord, Missing, VolumeError, VolumeJournal, VolumeSettings,
@@ -97,7 +97,7 @@ fn reliance_on_a_journal_is_recorded_before_the_first_write_and_until_the_last()
     assert!(record.relying().is_empty(), "the disk has all acknowledged data");
     // The volume is not served before the record is durable.
     *record.fails.lock().unwrap() = true;
-    let error = server.runtime.change_volume("v", change(Mode::WriteBack)).unwrap_err();
+    let error = server.runtime.change_volume("v", in_mode(Mode::WriteBack), false).unwrap_err();
     assert!(error.explained().contains("state directory"), "{error}");
     *record.fails.lock().unwrap() = false;
     server.set_mode("v", Mode::WriteBack);

@@ -6,9 +6,9 @@ use forebay_backend::layers::Gate;
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_frontend_nbd::{Listener, NbdServer, Tls, TlsSetup};
 use forebay_runtime::{
-    Ecc, Engine, Runtime, RuntimeConfig, Timeouts, VolumeChange, VolumeSettings, VolumeStatus,
+    Ecc, Engine, Runtime, RuntimeConfig, Timeouts, VolumeSettings, VolumeStatus,
 };
-use forebay_types::Mode;
+use forebay_types::{Auto, Mode, VolumeConfig};
 use std::io::Read;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -133,7 +133,7 @@ impl Server {
 
     /// Changes a volume's mode and nothing else.
     pub fn set_mode(&self, name: &str, mode: Mode) {
-        self.runtime.change_volume(name, change(mode)).unwrap();
+        self.runtime.change_volume(name, in_mode(mode), false).unwrap();
     }
 
     pub fn client(&self, volume: &str) -> Client {
@@ -179,24 +179,18 @@ pub fn while_held(gate: &Gate, work: impl FnOnce() + Send) {
     assert!(is_done, "an unrelated operation waits for the device, too");
 }
 
-/// In write-through mode, gathering would make a write wait for others of its stripe.
-fn gather_below(mode: Mode) -> Option<u64> {
-    if mode == Mode::WriteBack { GATHERS_ALL } else { Some(0) }
-}
-
 /// A writable volume without prefetch: its disk gets only the I/O that a test causes, as long as
 /// the server keeps lines dirty.
 pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSettings {
-    VolumeSettings {
-        prefetch: false,
-        gather_below: gather_below(mode),
-        ..VolumeSettings::new(name, backend, mode)
-    }
+    VolumeSettings { config: in_mode(mode), ..VolumeSettings::new(name, backend, mode) }
 }
 
-/// The change of a volume from [`settings`] to another mode.
-pub fn change(mode: Mode) -> VolumeChange {
-    VolumeChange { prefetch: false, gather_below: gather_below(mode), ..VolumeChange::new(mode) }
+/// The settings of a volume from [`settings`] in a mode.
+pub fn in_mode(mode: Mode) -> VolumeConfig {
+    // In write-through mode, gathering would make a write wait for others of its stripe.
+    let gather_below = if mode == Mode::WriteBack { GATHERS_ALL.unwrap() } else { 0 };
+    let gather_below = Auto::Set(gather_below);
+    VolumeConfig { mode, prefetch: false, gather_below, ..VolumeConfig::default() }
 }
 
 /// Reads from a backend directly.

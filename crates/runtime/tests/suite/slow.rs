@@ -4,16 +4,15 @@ use crate::common::client::{Client, PATIENCE};
 use crate::common::raw::{connect_to, request};
 use crate::common::wait_until;
 use crate::journal::{open, start, volume};
-use crate::server::{Server, change, settings};
+use crate::server::{Server, in_mode, settings};
 use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::Command;
 use forebay_nbd::proto::command;
 use forebay_runtime::{
-    Engine, RuntimeConfig, Served, SlowLog, SlowRequest, Timeouts, Uncached, VolumeChange,
-    VolumeSettings, VolumeSlow,
+    Engine, RuntimeConfig, Served, SlowLog, SlowRequest, Timeouts, Uncached, VolumeSlow,
 };
-use forebay_types::{Mode, WriteShare};
+use forebay_types::{Mode, VolumeConfig, WriteShare};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,8 +32,8 @@ const MS: Duration = Duration::from_millis(1);
 /// Serves a volume whose requests all count as slow.
 fn add(server: &Server, mode: Mode) -> Arc<Gate> {
     let gate = Gate::new(Arc::new(MemoryBackend::new(64 * MIB).unwrap()) as _);
-    let slow = Some(Duration::ZERO);
-    let volume = VolumeSettings { slow, ..settings("disk", Arc::clone(&gate) as _, mode) };
+    let mut volume = settings("disk", Arc::clone(&gate) as _, mode);
+    volume.config.slow_us = Some(0);
     server.runtime.add_volume(volume).unwrap();
     gate
 }
@@ -151,8 +150,9 @@ fn a_write_waits_for_the_journal(engine: Engine) {
     let disk = Arc::new(MemoryBackend::new(16 * MIB).unwrap());
     let gate = Gate::new(Arc::new(MemoryBackend::new(64 * MIB).unwrap()) as _);
     let journal = open(&server, Arc::clone(&gate) as _);
-    let slow = Some(Duration::ZERO);
-    server.runtime.add_volume(VolumeSettings { slow, ..volume("v", disk, &journal) }).unwrap();
+    let mut settings = volume("v", disk, &journal);
+    settings.config.slow_us = Some(0);
+    server.runtime.add_volume(settings).unwrap();
     let mut client = server.client("v");
     // The first write of a range may wait until the journal's samples of the disk are void.
     assert_eq!(client.write(4096, &[1; 4096]), Ok(()));
@@ -185,9 +185,10 @@ fn a_huge_read_waits_for_memory(engine: Engine) {
 fn a_fast_request_is_not_recorded(engine: Engine) {
     let server = Server::start(engine);
     let gate = add(&server, Mode::WriteThrough);
-    let set = |slow| {
-        let change = VolumeChange { slow, ..change(Mode::WriteThrough) };
-        server.runtime.change_volume("disk", change).unwrap();
+    let set = |slow: Option<Duration>| {
+        let slow_us = slow.map(|slow| slow.as_micros() as u64);
+        let change = VolumeConfig { slow_us, ..in_mode(Mode::WriteThrough) };
+        server.runtime.change_volume("disk", change, false).unwrap();
     };
     let mut client = server.client("disk");
     for slow in [None, Some(PATIENCE)] {

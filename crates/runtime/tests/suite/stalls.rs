@@ -7,9 +7,7 @@ use crate::server::{Server, settings};
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{Backend, Description, Io, MemoryBackend};
 use forebay_nbd::Command;
-use forebay_runtime::{
-    DiskStall, Engine, IoCause, RuntimeConfig, SlowLog, Timeouts, VolumeSettings,
-};
+use forebay_runtime::{DiskStall, Engine, IoCause, RuntimeConfig, SlowLog, Timeouts};
 use forebay_types::{ByteRange, Mode};
 use std::io::{PipeReader, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -115,8 +113,9 @@ fn a_destage_that_is_not_answered_stalls_its_volume(engine: Engine) {
 fn a_prefetch_that_is_not_answered_stalls_its_volume(engine: Engine) {
     let server = server(engine);
     let gate = Gate::new(Arc::new(MemoryBackend::new(64 * MIB).unwrap()));
-    let settings = settings("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
-    server.runtime.add_volume(VolumeSettings { prefetch: true, ..settings }).unwrap();
+    let mut settings = settings("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    settings.config.prefetch = true;
+    server.runtime.add_volume(settings).unwrap();
     let mut client = server.client("disk");
     let mut offsets = (0..64 * MIB).step_by(65536);
     while server.status("disk").engine.prefetched_lines == 0 {

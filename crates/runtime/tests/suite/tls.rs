@@ -12,7 +12,7 @@ use forebay_nbd::client::{Config, Failure, Handshake, Step};
 use forebay_nbd::proto::{self, command, option_reply as kind};
 use forebay_nbd::{Command, Tls};
 use forebay_runtime::Engine;
-use forebay_types::Mode;
+use forebay_types::{Mode, TlsUse};
 use rcgen::{CertificateParams, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
@@ -123,7 +123,7 @@ fn tls_server(
     let server = Server::start(engine);
     let disk = Arc::new(MemoryBackend::new(80 * MIB).unwrap());
     let mut volume = settings("disk", disk, Mode::WriteBack);
-    volume.tls_only = tls_only;
+    volume.config.tls = if tls_only { TlsUse::Required } else { TlsUse::Optional };
     server.runtime.add_volume(volume).unwrap();
     server.add_memory("open", MIB, Mode::WriteBack);
     let socket = server.directory.path().join("tls.sock");

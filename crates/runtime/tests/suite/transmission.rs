@@ -6,14 +6,14 @@ use crate::common::raw::{
     client_flags, connect_to, enter, go_data, greeting, is_closed, option, request, simple_reply,
 };
 use crate::common::wait_until;
-use crate::server::{Server, change, read_backend, settings};
+use crate::server::{Server, in_mode, read_backend, settings};
 use forebay_backend::MemoryBackend;
 use forebay_backend::layers::Kinds;
 use forebay_nbd::Command;
 use forebay_nbd::client::Config;
 use forebay_nbd::proto::{self, command, command_flag};
-use forebay_runtime::{Engine, VolumeChange};
-use forebay_types::{IoError, IoResult, Mode};
+use forebay_runtime::Engine;
+use forebay_types::{IoError, IoResult, Mode, VolumeConfig};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +114,7 @@ fn a_read_only_export_refuses_every_write(engine: Engine) {
     let server = Server::start(engine);
     let disk = Arc::new(MemoryBackend::new(MIB).unwrap());
     let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteBack);
-    volume.read_only = true;
+    volume.config.read_only = true;
     server.runtime.add_volume(volume).unwrap();
     let refused = |client: &mut Client| -> Vec<IoResult> {
         let write = client.write(0, &[1; 4096]);
@@ -130,8 +130,8 @@ fn a_read_only_export_refuses_every_write(engine: Engine) {
     server.add_memory("late", MIB, Mode::WriteBack);
     let mut client = server.client("late");
     assert_eq!(client.write(0, &[2; 4096]), Ok(()));
-    let change = VolumeChange { read_only: true, ..change(Mode::WriteBack) };
-    server.runtime.change_volume("late", change).unwrap();
+    let change = VolumeConfig { read_only: true, ..in_mode(Mode::WriteBack) };
+    server.runtime.change_volume("late", change, false).unwrap();
     assert_eq!(refused(&mut client), vec![Err(IoError::NotPermitted); 3]);
     assert_eq!(client.read(0, 4096), Ok(vec![2; 4096]));
     assert!(server.client("late").opened.is_read_only());

@@ -8,14 +8,14 @@ use crate::common::{before_lines_are_old, wait_until};
 use crate::journal::{
     MIB, block, check, check_disk, copy, journal_settings, memory, start, write_some,
 };
-use crate::server::{Server, change, read_backend, settings, while_held};
+use crate::server::{Server, in_mode, read_backend, settings, while_held};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_runtime::{
     Engine, ShareError, Vault, VaultError, VaultPhase, VaultSettings, VolumeError, VolumeSettings,
     VolumeVault, vault_bytes_for,
 };
-use forebay_types::{Fault, IoError, Mode, VolumeId, WriteShare};
+use forebay_types::{Fault, IoError, Mode, Protection, VolumeId, WriteShare};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -307,7 +307,7 @@ fn a_drill_does_not_keep_the_battery_waiting_for_a_disk() {
     let (server, vault) = serve(Engine::Epoll, &gate, &device);
     wait_until_measured(&vault);
     // Nothing is dirty, but the disk has a write to flush.
-    server.runtime.change_volume("v", change(Mode::WriteThrough)).unwrap();
+    server.runtime.change_volume("v", in_mode(Mode::WriteThrough), false).unwrap();
     write_some(&server, "v", 0..1);
     gate.close(Kinds::FLUSH);
     let drilled = Arc::clone(&vault);
@@ -399,8 +399,9 @@ fn add_under_ups(
 ) -> Result<(), VolumeError> {
     let (vault, identity) = (Arc::clone(vault), [identity; 32]);
     let vault = Some(VolumeVault { vault, identity, accept_loss: false });
-    let fixed = settings("v", disk, Mode::WriteBack);
-    let settings = VolumeSettings { vault, ups: true, accept_disk, ..fixed };
+    let mut fixed = settings("v", disk, Mode::WriteBack);
+    fixed.config.protection = Protection::Ups;
+    let settings = VolumeSettings { vault, accept_disk, ..fixed };
     server.runtime.add_volume(settings).map(drop)
 }
 

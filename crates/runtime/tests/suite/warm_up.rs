@@ -2,12 +2,12 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::server::{Server, change};
+use crate::server::{Server, in_mode};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Command;
-use forebay_runtime::{Engine, VolumeChange, WarmLists, WarmUpState, WarmUpStatus};
-use forebay_types::{ByteRange, IoError, Mode};
+use forebay_runtime::{Engine, WarmLists, WarmUpState, WarmUpStatus};
+use forebay_types::{ByteRange, IoError, Mode, VolumeConfig};
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -154,8 +154,8 @@ fn a_warm_up_ends_when_the_setting_or_the_mode_changes(engine: Engine) {
         let (server, gate) = started(engine, &disk, &lists);
         wait_for_held(&gate);
         let mode = if is_bypass { Mode::Bypass } else { Mode::WriteThrough };
-        let new = VolumeChange { warm: is_bypass, ..change(mode) };
-        server.runtime.change_volume("disk", new).unwrap();
+        let new = VolumeConfig { warm: is_bypass, ..in_mode(mode) };
+        server.runtime.change_volume("disk", new, false).unwrap();
         gate.open();
         let status = wait_for(&server, WarmUpState::Cancelled);
         assert!(status.done_lines < status.planned_lines, "{status:?}");

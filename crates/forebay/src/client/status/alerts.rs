@@ -1,97 +1,71 @@
-//! What is wrong, and what to do about it.
+//! Shows what is wrong, and what to do about it.
 
 use super::page::{Page, Piece, Style, cut};
-use crate::client::sentences;
-use crate::client::units::{bytes, count};
-use forebay_api::{
-    JournalState, JournalStatus, LearnState, MemoryState, Mode, PinState, PowerStatus, Status,
-    VaultState, VaultStatus, VolumeState, VolumeStatus, WarmUpState,
-};
+use crate::client::units::count;
+use forebay_api::{Alert, Severity};
 
-/// How serious an alert is, most serious first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Severity {
-    /// Data is at risk, or requests fail.
-    Error,
-    /// Something does not work as configured.
-    Warning,
-}
-
-impl Severity {
-    pub(crate) const fn style(self) -> Style {
-        match self {
-            Self::Error => Style::Error,
-            Self::Warning => Style::Warning,
-        }
-    }
-
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-        }
+/// The style of alerts.
+pub(crate) const fn style_of(severity: Severity) -> Style {
+    match severity {
+        Severity::Error => Style::Error,
+        Severity::Warning => Style::Warning,
     }
 }
 
-/// Something that is wrong.
+/// Alerts that differ only in what they are about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Alert {
-    pub(crate) severity: Severity,
-    /// What it is about: `volume`, `journal`, `memory`.
-    kind: &'static str,
+pub(crate) struct JoinedAlert<'a> {
+    alert: &'a Alert,
     /// The volumes or devices, if there can be several.
-    names: Vec<String>,
-    text: String,
-    /// What to do; empty if the text says it.
-    remedy: String,
+    names: Vec<&'a str>,
 }
 
-impl Alert {
-    fn new(severity: Severity, kind: &'static str, name: &str, text: impl Into<String>) -> Self {
-        let names = if name.is_empty() { Vec::new() } else { vec![name.to_owned()] };
-        Self { severity, kind, names, text: text.into(), remedy: String::new() }
+/// Joins the alerts that differ only in what they are about.
+pub(crate) fn joined<'a>(alerts: impl IntoIterator<Item = &'a Alert>) -> Vec<JoinedAlert<'a>> {
+    let mut joined: Vec<JoinedAlert<'_>> = Vec::new();
+    for alert in alerts {
+        match joined.iter_mut().find(|one| one.is_like(alert)) {
+            Some(one) => one.names.extend(alert.name.as_deref()),
+            None => joined
+                .push(JoinedAlert { alert, names: alert.name.iter().map(|it| &**it).collect() }),
+        }
+    }
+    joined
+}
+
+impl JoinedAlert<'_> {
+    /// Whether another alert differs only in what it is about.
+    fn is_like(&self, other: &Alert) -> bool {
+        let Alert { severity, kind, name: _, text, remedy } = self.alert;
+        other.name.is_some()
+            && (severity, kind) == (&other.severity, &other.kind)
+            && (text, remedy) == (&other.text, &other.remedy)
     }
 
-    fn error(kind: &'static str, name: &str, text: impl Into<String>) -> Self {
-        Self::new(Severity::Error, kind, name, text)
-    }
-
-    fn warning(kind: &'static str, name: &str, text: impl Into<String>) -> Self {
-        Self::new(Severity::Warning, kind, name, text)
-    }
-
-    fn remedy(self, remedy: impl Into<String>) -> Self {
-        Self { remedy: remedy.into(), ..self }
-    }
-
-    /// Whether two alerts differ only in what they are about.
-    fn is_like(&self, other: &Self) -> bool {
-        let shared = |alert: &Self| (alert.severity, alert.kind);
-        shared(self) == shared(other)
-            && self.text == other.text
-            && self.remedy == other.remedy
-            && !self.names.is_empty()
+    /// How serious it is.
+    pub(crate) const fn severity(&self) -> Severity {
+        self.alert.severity
     }
 
     /// The alert without what to do.
     pub(crate) fn sentence(&self) -> String {
-        format!("{}: {}", self.subject(), self.text)
+        format!("{}: {}", self.subject(), self.alert.text)
     }
 
     /// What it is about: `volume a`, `volumes a, b and 38 more`.
     fn subject(&self) -> String {
-        let name = |name: &String| cut(name, NAME_WIDTH_MAX);
+        let (kind, name) = (&self.alert.kind, |name: &&str| cut(name, NAME_WIDTH_MAX));
         match &self.names[..] {
-            [] => self.kind.to_owned(),
-            [one] => format!("{} {}", self.kind, name(one)),
+            [] => kind.to_owned(),
+            [one] => format!("{kind} {}", name(one)),
             names => {
                 let shown: Vec<_> = names.iter().take(NAMES_MAX).map(name).collect();
                 let more = match names.len() - shown.len() {
                     0 => String::new(),
                     more => format!(" and {} more", count(more as u64)),
                 };
-                let plural = if self.kind == "UPS" { "es" } else { "s" };
-                format!("{}{plural} {}{more}", self.kind, shown.join(", "))
+                let plural = if kind == "UPS" { "es" } else { "s" };
+                format!("{kind}{plural} {}{more}", shown.join(", "))
             }
         }
     }
@@ -102,47 +76,25 @@ const NAMES_MAX: usize = 4;
 /// The most columns that an alert uses for each name.
 const NAME_WIDTH_MAX: usize = 40;
 
-/// All alerts, the most serious first. Alerts that differ only in the volume are combined into one.
-pub(crate) fn alerts(status: &Status) -> Vec<Alert> {
-    let mut found = Vec::new();
-    let volumes: Vec<_> = status.volumes.iter().flat_map(volume).collect();
-    // The alerts of the volumes may already contain the reason that power is not safe.
-    let is_said = |alert: &Alert| volumes.iter().any(|other| other.text.contains(&alert.text));
-    let power = status.power.as_ref().into_iter().flat_map(power);
-    found.extend(power.filter(|alert| !is_said(alert)));
-    found.extend(status.vault.as_ref().into_iter().flat_map(vault));
-    found.extend(status.journals.iter().flat_map(journal));
-    found.extend(volumes);
-    found.extend(server(status));
-    let mut joined: Vec<Alert> = Vec::new();
-    for alert in found {
-        match joined.iter_mut().find(|one| one.is_like(&alert)) {
-            Some(one) => one.names.extend(alert.names),
-            None => joined.push(alert),
-        }
-    }
-    joined.sort_by_key(|alert| alert.severity);
-    joined
-}
-
 /// `2 errors, 1 warning`; empty without any.
-pub(crate) fn summary(alerts: &[Alert]) -> String {
-    let counts = [Severity::Error, Severity::Warning].map(|severity| {
-        let alerts = alerts.iter().filter(|alert| alert.severity == severity).count();
+pub(crate) fn summary(alerts: &[JoinedAlert<'_>]) -> String {
+    let counts = Severity::ALL.map(|severity| {
+        let alerts = alerts.iter().filter(|alert| alert.severity() == severity).count();
         let plural = if alerts == 1 { "" } else { "s" };
-        (alerts > 0).then(|| format!("{alerts} {}{plural}", severity.word()))
+        (alerts > 0).then(|| format!("{alerts} {}{plural}", severity.as_str()))
     });
     counts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// Adds at most `most` alerts to a page.
-pub(crate) fn show(alerts: &[Alert], most: usize, page: &mut Page) {
+pub(crate) fn show(alerts: &[JoinedAlert<'_>], most: usize, page: &mut Page) {
     for alert in alerts.iter().take(most) {
-        let (style, word) = (alert.severity.style(), alert.severity.word());
+        let severity = alert.severity();
+        let (style, word) = (style_of(severity), severity.as_str());
         page.hanging(Piece::new(style, word), ALERTS_AT, Style::Plain, &alert.sentence());
-        if !alert.remedy.is_empty() {
+        if let Some(remedy) = &alert.alert.remedy {
             let label = Piece::plain(format!("{:ALERTS_AT$}->", ""));
-            page.hanging(label, ALERTS_AT + 3, Style::Plain, &alert.remedy);
+            page.hanging(label, ALERTS_AT + 3, Style::Plain, remedy);
         }
     }
     if let more @ 1.. = alerts.len().saturating_sub(most) {
@@ -154,214 +106,13 @@ pub(crate) fn show(alerts: &[Alert], most: usize, page: &mut Page) {
 /// The column where the text of alerts begins.
 const ALERTS_AT: usize = 9;
 
-/// What is wrong with a volume.
-pub(crate) fn volume(volume: &VolumeStatus) -> Vec<Alert> {
-    let name = &*volume.name;
-    let mut alerts = Vec::new();
-    if volume.state != VolumeState::Serving {
-        let reason = volume.state_reason.as_ref().map(|reason| format!(": {reason}"));
-        let reason = reason.unwrap_or_default();
-        let text = format!("{}{reason}", volume.state);
-        alerts.push(match volume.state {
-            VolumeState::Flushing => Alert::warning("volume", name, text),
-            VolumeState::Stalled => Alert::error("volume", name, text).remedy(
-                "check the disk and its paths, or the server behind it. Requests wait until it \
-                 answers; `forebay slow` shows them",
-            ),
-            // A reason with a command in it says what to do.
-            _ if reason.contains('`') => Alert::error("volume", name, text),
-            _ => Alert::error("volume", name, text)
-                .remedy("see the server's log for the disk's error, and repair the disk"),
-        });
-    }
-    if let Some(off) = sentences::cache_off(volume) {
-        let remedy = "run `forebay analyze stop` to have it on at once";
-        alerts.push(Alert::warning("volume", name, off).remedy(remedy));
-    }
-    // If the mode is bypass or write-through, a different effective mode is no problem: a change of
-    // the mode is not complete yet.
-    let is_off = volume.cache_off.is_some();
-    if volume.mode == Mode::WriteBack && volume.effective_mode != Mode::WriteBack && !is_off {
-        let reason = volume.effective_mode_reason.as_ref().map(|reason| format!(": {reason}"));
-        let reason = reason.unwrap_or_default();
-        let text = format!("{} instead of {}{reason}", volume.effective_mode, volume.mode);
-        alerts.push(Alert::warning("volume", name, text));
-    }
-    if volume.pins.state == PinState::Refused {
-        let reason = volume.pins.state_reason.clone().unwrap_or_default();
-        alerts.push(Alert::warning("volume", name, format!("not pinned: {reason}")));
-    }
-    if volume.pins.state == PinState::Failing || volume.warm_up.state == WarmUpState::Failing {
-        let text = "the disk fails reads of data that is to be in memory";
-        alerts.push(
-            Alert::warning("volume", name, text).remedy("see the server's log, and the disk's"),
-        );
-    }
-    if let Some((saved, error)) = volume.saved.iter().find_map(|it| Some((it, it.error.as_ref()?)))
-    {
-        let text = format!("the last save failed and is tried again within a minute: {error}");
-        let remedy = saved.remedy.as_deref().unwrap_or("see the server's log");
-        alerts.push(Alert::warning("volume", name, text).remedy(remedy));
-    }
-    if volume.learn.state == LearnState::Unwritable {
-        let text = "its access history cannot be written";
-        let remedy = "see the server's log, and the space in the state directory";
-        alerts.push(Alert::warning("volume", name, text).remedy(remedy));
-    }
-    let notes = volume.geometry.notes.iter().chain(&volume.notes);
-    alerts.extend(notes.map(|note| Alert::warning("volume", name, note)));
-    if volume.disk_errors > 0 {
-        let errors = volume.disk_errors;
-        let plural = if errors == 1 { "" } else { "s" };
-        let text = format!("the disk has failed {} I/O{plural} lately", count(errors));
-        alerts.push(
-            Alert::warning("volume", name, text)
-                .remedy("see the server's log for the errors, and check the disk"),
-        );
-    }
-    alerts
-}
-
-/// What is wrong with a journal.
-fn journal(journal: &JournalStatus) -> Vec<Alert> {
-    let name = &*journal.name;
-    let reason = journal.state_reason.as_ref().map(|reason| format!(": {reason}"));
-    let reason = reason.unwrap_or_default();
-    let mut alerts = match journal.state {
-        JournalState::Working => Vec::new(),
-        JournalState::Degraded => vec![
-            Alert::warning("journal", name, format!("degraded{reason}"))
-                .remedy("bring the device back or replace it; the next start uses it again"),
-        ],
-        JournalState::Failed => {
-            vec![Alert::error("journal", name, format!("failed{reason}")).remedy(
-                "its volumes write through unless they are under a UPS: run `forebay stop`, and \
-                 start with another device",
-            )]
-        }
-    };
-    if let Some(reason) = &journal.waits_for {
-        let text = format!("writes wait for the record of its failure: {reason}");
-        let remedy = "free space there, or make the directory writable";
-        alerts = vec![Alert::error("journal", name, text).remedy(remedy)];
-    }
-    if journal.damaged_places > 0 {
-        let (damaged, healed) = (journal.damaged_places, journal.healed_places);
-        let text =
-            format!("{damaged} places were found damaged, {healed} of them healed from its mirror");
-        alerts.push(Alert::warning("journal", name, text).remedy("replace the device"));
-    }
-    alerts.extend(journal.unserved.iter().map(|held| {
-        let (bytes, volume) = (bytes(held.bytes), &held.volume);
-        Alert::warning(
-            "journal",
-            name,
-            format!("holds {bytes} of volume '{volume}', which is not served"),
-        )
-        .remedy("serve the volume again unchanged, or see `forebay rescue --help`")
-    }));
-    alerts
-}
-
-/// What is wrong with power and UPSes.
-fn power(power: &PowerStatus) -> Vec<Alert> {
-    let mut alerts = Vec::new();
-    match (power.halted, power.write_back_allowed) {
-        (true, _) => {
-            let text = format!("power is failing, and writes are halted: {}", power.reason);
-            alerts.push(Alert::error("power", "", text));
-        }
-        (false, false) => alerts.push(Alert::warning("power", "", power.reason.clone())),
-        (false, true) => {}
-    }
-    alerts.extend(power.supplies.iter().filter_map(|supply| {
-        let aging = supply.battery_ages.as_ref()?;
-        let alert = Alert::warning("UPS", &supply.name, aging.clone());
-        Some(alert.remedy("replace its battery"))
-    }));
-    alerts
-}
-
-/// What is wrong with the vault.
-fn vault(vault: &VaultStatus) -> Vec<Alert> {
-    let reason = vault.state_reason.as_ref().map(|reason| format!(": {reason}"));
-    let text = format!("{}{}", vault.state, reason.unwrap_or_default());
-    let name = &*vault.name;
-    let mut alerts = match vault.state {
-        VaultState::Ready => Vec::new(),
-        VaultState::Failed => {
-            let remedy = "there is no write-back under a UPS: see the server's log, and replace it";
-            vec![Alert::error("vault", name, text).remedy(remedy)]
-        }
-        VaultState::Holding => {
-            let text = format!("{text}; data of an earlier server is not all on its disks");
-            vec![Alert::warning("vault", name, text)]
-        }
-        VaultState::Dumping | VaultState::Dumped => vec![Alert::error("vault", name, text)],
-    };
-    alerts.extend(vault.held.iter().map(|held| {
-        let (volume, size) = (&held.volume, bytes(held.bytes));
-        let text = format!("holds {size} of volume '{volume}', which is not served");
-        Alert::warning("vault", name, text)
-            .remedy("serve the volume again unchanged, or see `forebay rescue --help`")
-    }));
-    alerts
-}
-
-/// How long a line of the log waits for its reader before that is an alert.
-const LOG_WAIT_SECONDS: u64 = 5;
-
-/// What is wrong with the server itself.
-fn server(status: &Status) -> Vec<Alert> {
-    let mut alerts = Vec::new();
-    if status.rolled_back {
-        let text = format!(
-            "the program of the last upgrade exited before it served, and the former {} runs again",
-            status.version
-        );
-        alerts.push(Alert::warning("upgrade", "", text).remedy(
-            "see the server's log, and run `forebay upgrade` again when the cause is gone",
-        ));
-    }
-    let log = &status.log;
-    if log.waiting_seconds >= LOG_WAIT_SECONDS {
-        let (waited, lines) = (log.waiting_seconds, log.dropped_lines);
-        let text = format!("nothing has read it for {waited} s; lines dropped: {lines}");
-        alerts.push(Alert::warning("log", "", text).remedy(
-            "resume or replace what reads the server's standard error or the system's journal",
-        ));
-    }
-    let damage = &status.patrol.damage;
-    if damage.found_lines > 0 {
-        let text = format!(
-            "{} lines were found damaged: {} corrected, {} read again from the disk, {} lost",
-            damage.found_lines,
-            damage.corrected_lines,
-            damage.fetched_again_lines,
-            damage.lost_lines
-        );
-        alerts.push(
-            Alert::warning("memory", "", text).remedy("test this machine's memory, and replace it"),
-        );
-    }
-    let sizing = status.memory.sizing.as_ref();
-    if let Some(sizing) = sizing.filter(|sizing| sizing.state == MemoryState::Short) {
-        let by = sizing.limited_by.as_ref().map(|group| format!(" in the control group {group}"));
-        let text = format!("{}{}", sizing.reason, by.unwrap_or_default());
-        alerts.push(Alert::warning("memory", "", text).remedy(
-            "the cache grows again when memory is free; stop other programs, or add memory",
-        ));
-    }
-    alerts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_api::{Counters, Damage, HeldVolume, MemorySizing, PinStatus, UnservedWrites};
-    use forebay_api::{GeometryStatus, LogStatus, Memory, PatrolStatus, UpsStatus};
+    use crate::client::status::samples::with_alerts;
+    use forebay_api::{Mode, Status, VolumeState, VolumeStatus};
 
-    fn text(alerts: &[Alert]) -> String {
+    fn text(alerts: &[JoinedAlert<'_>]) -> String {
         let mut page = Page::default();
         show(alerts, usize::MAX, &mut page);
         page.text(false)
@@ -369,19 +120,6 @@ mod tests {
 
     fn named(name: impl Into<String>) -> VolumeStatus {
         VolumeStatus { name: name.into(), ..VolumeStatus::default() }
-    }
-
-    #[test]
-    fn a_server_without_problems_has_no_alerts() {
-        let status = Status {
-            volumes: vec![named("a")],
-            journals: vec![JournalStatus::default()],
-            power: Some(PowerStatus { write_back_allowed: true, ..PowerStatus::default() }),
-            vault: Some(VaultStatus::default()),
-            ..Status::default()
-        };
-        assert_eq!(alerts(&status), []);
-        assert_eq!(summary(&[]), "");
     }
 
     #[test]
@@ -398,7 +136,9 @@ mod tests {
             ..named("last")
         };
         let volumes = (0..6).map(through).chain([failing]).collect();
-        let found = alerts(&Status { volumes, ..Status::default() });
+        let status = Status { volumes, ..Status::default() };
+        let status = with_alerts(status);
+        let found = joined(&status.alerts);
         assert_eq!(summary(&found), "1 error, 1 warning");
         assert_eq!(
             text(&found),
@@ -407,13 +147,16 @@ mod tests {
              warning  volumes v0, v1, v2, v3 and 2 more: write-through instead of write-back:\n\
              \u{20}        on battery\n"
         );
-        let stalled = VolumeStatus {
-            state: VolumeState::Stalled,
-            state_reason: Some("the disk has not answered a read for 12 s".into()),
-            ..named("slow")
+        let stalled = Status {
+            volumes: vec![VolumeStatus {
+                state: VolumeState::Stalled,
+                state_reason: Some("the disk has not answered a read for 12 s".into()),
+                ..named("slow")
+            }],
+            ..Status::default()
         };
         assert_eq!(
-            text(&volume(&stalled)),
+            text(&joined(&with_alerts(stalled).alerts)),
             "error    volume slow: stalled: the disk has not answered a read for 12 s\n\
              \u{20}        -> check the disk and its paths, or the server behind it. \
              Requests wait\n\
@@ -423,106 +166,5 @@ mod tests {
         show(&found, 1, &mut page);
         let end = "         and 1 more, see `forebay status --all`\n";
         assert!(page.text(false).ends_with(end), "{}", page.text(false));
-    }
-
-    #[test]
-    fn everything_that_can_be_wrong_has_an_alert() {
-        let refused = PinStatus {
-            state: PinState::Refused,
-            state_reason: Some("outside".into()),
-            ..PinStatus::default()
-        };
-        let mut ill = VolumeStatus {
-            pins: refused,
-            geometry: GeometryStatus {
-                notes: vec!["stripes of two widths".into()],
-                ..GeometryStatus::default()
-            },
-            // Errors that are over are no alert.
-            counters: Counters { backend_errors: 5, ..Counters::default() },
-            disk_errors: 3,
-            state: VolumeState::Flushing,
-            ..named("ill")
-        };
-        ill.learn.state = LearnState::Unwritable;
-        ill.warm_up.state = WarmUpState::Failing;
-        let journal = |state, reason: &str| JournalStatus {
-            name: "/j".into(),
-            state,
-            state_reason: Some(reason.into()),
-            damaged_places: 3,
-            healed_places: 2,
-            unserved: vec![UnservedWrites { volume: "old".into(), bytes: 4096 }],
-            ..JournalStatus::default()
-        };
-        let aging = UpsStatus {
-            name: "lab".into(),
-            battery_ages: Some("battery aging".into()),
-            ..UpsStatus::default()
-        };
-        let status = Status {
-            version: "1.2".into(),
-            rolled_back: true,
-            log: LogStatus { dropped_lines: 7, waiting_seconds: 60 },
-            volumes: vec![ill],
-            journals: vec![
-                journal(JournalState::Failed, "a write failed"),
-                journal(JournalState::Degraded, "/i is missing"),
-            ],
-            power: Some(PowerStatus {
-                halted: true,
-                reason: "battery low".into(),
-                supplies: vec![aging],
-                ..PowerStatus::default()
-            }),
-            vault: Some(VaultStatus {
-                name: "/v".into(),
-                state: VaultState::Failed,
-                state_reason: Some("I/O error".into()),
-                held: vec![HeldVolume { volume: "old".into(), bytes: 1 << 20 }],
-                ..VaultStatus::default()
-            }),
-            patrol: PatrolStatus {
-                damage: Damage { found_lines: 6, corrected_lines: 6, ..Damage::default() },
-                ..PatrolStatus::default()
-            },
-            memory: Memory {
-                sizing: Some(MemorySizing {
-                    state: MemoryState::Short,
-                    reason: "memory is short".into(),
-                    limited_by: Some("/a".into()),
-                    ..MemorySizing::default()
-                }),
-                ..Memory::default()
-            },
-            ..Status::default()
-        };
-        let shown = text(&alerts(&status));
-        for part in [
-            "volume ill: flushing\n",
-            "volume ill: not pinned: outside\n",
-            "volume ill: stripes of two widths\n",
-            "volume ill: the disk has failed 3 I/Os lately\n",
-            "volume ill: its access history cannot be written\n",
-            "volume ill: the disk fails reads",
-            "journal /j: failed: a write failed\n",
-            "journal /j: degraded: /i is missing\n",
-            "3 places were found damaged",
-            "holds 4.0 KiB of volume 'old'",
-            "error    power: power is failing, and writes are halted: battery low\n",
-            "UPS lab: battery aging\n",
-            "error    vault /v: failed: I/O error\n",
-            "vault /v: holds 1.0 MiB of volume 'old', which is not served\n",
-            "upgrade: the program of the last upgrade",
-            "log: nothing has read it for 60 s; lines dropped: 7\n",
-            "memory: 6 lines were found damaged: 6 corrected",
-            "memory: memory is short in the control group /a\n",
-        ] {
-            assert!(shown.contains(part), "{part}\n{shown}");
-        }
-        let holding = VaultStatus { state: VaultState::Holding, ..VaultStatus::default() };
-        assert!(text(&vault(&holding)).contains("holding; data of an earlier server"));
-        let waits = PowerStatus { reason: "settling".into(), ..PowerStatus::default() };
-        assert_eq!(text(&power(&waits)), "warning  power: settling\n");
     }
 }

@@ -1,7 +1,7 @@
 //! One volume in depth, in the order of a person's questions: does it work, what does it bring, is
 //! data at risk, what is in memory, what does the disk do, and how is it configured.
 
-use super::alerts;
+use super::alerts::{self, joined};
 use super::figures::{Figures, View};
 use super::overview::{benefit, state};
 use super::page::{Page, Piece, Style, padded, right};
@@ -15,7 +15,7 @@ use forebay_types::Size;
 
 /// A volume in depth. `figures` are those of the view's period.
 pub(crate) fn details(view: &View<'_>, volume: &VolumeStatus, figures: &Figures, page: &mut Page) {
-    head(volume, page);
+    head(view, volume, page);
     page.heading("Benefit");
     benefit(figures, view.period, page);
     latencies(volume, page);
@@ -32,8 +32,8 @@ pub(crate) fn details(view: &View<'_>, volume: &VolumeStatus, figures: &Figures,
 }
 
 /// The name, whether the volume works, and what is wrong.
-fn head(volume: &VolumeStatus, page: &mut Page) {
-    let alerts = alerts::volume(volume);
+fn head(view: &View<'_>, volume: &VolumeStatus, page: &mut Page) {
+    let alerts = joined(view.status.alerts.iter().filter(|alert| alert.is_about(&volume.name)));
     let (style, word) = state(&alerts);
     let sentence = format!(
         "volume {}: {}, {}, {}",

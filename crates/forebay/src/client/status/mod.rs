@@ -13,10 +13,9 @@ mod watch;
 use super::{connect, socket};
 use crate::arguments::{ColorChoice, ShowArguments, StatusArguments};
 use crate::report::{print_escaped, print_json, with_remedy};
-use alerts::Severity;
 use anyhow::anyhow;
 use figures::View;
-use forebay_api::{Status, VolumeStatus};
+use forebay_api::{Severity, Status, VolumeStatus};
 use page::{Page, WIDTH};
 use rustix::termios::tcgetwinsize;
 use std::ffi::OsStr;
@@ -55,11 +54,11 @@ pub(crate) fn status(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
 
 /// The exit code for what is wrong with the server, or with one volume.
 fn code_of(status: &Status, name: Option<&str>) -> anyhow::Result<u8> {
-    let alerts = match name {
-        Some(name) => alerts::volume(find(status, name)?),
-        None => alerts::alerts(status),
-    };
-    Ok(match alerts.iter().map(|alert| alert.severity).min() {
+    if let Some(name) = name {
+        find(status, name)?;
+    }
+    let of_it = status.alerts.iter().filter(|it| name.is_none_or(|name| it.is_about(name)));
+    Ok(match of_it.map(|alert| alert.severity).min() {
         None => 0,
         Some(Severity::Warning) => DEGRADED_CODE,
         Some(Severity::Error) => FAILING_CODE,
@@ -75,11 +74,11 @@ fn json(status: &Status, name: Option<&str>) -> anyhow::Result<()> {
 
 /// `forebay volume list`.
 pub(crate) fn list(arguments: &ShowArguments) -> anyhow::Result<()> {
-    let volumes = connect(&arguments.state)?.volume_list()?;
+    let client = connect(&arguments.state)?;
     if arguments.json {
-        return print_json(&volumes);
+        return print_json(&client.volume_list()?);
     }
-    let status = Status { volumes, ..Status::default() };
+    let status = client.status()?;
     let mut page = Page::new(Size::of_output(None).width);
     overview::volume_list(&View::since_start(&status), &mut page);
     print_escaped(&page.text(false))

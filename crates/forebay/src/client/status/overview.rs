@@ -1,12 +1,13 @@
 //! The overview: whether the server works, what is wrong, what the cache saves, and the volumes.
 
-use super::alerts::{self, Alert, Severity};
+use super::alerts::{self, JoinedAlert, joined, style_of};
 use super::figures::{Figures, Times, View};
 use super::page::{Page, Piece, Style, cut};
 use super::volumes;
 use crate::client::units::{bytes, count, duration, latency_us, percent, rate};
 use forebay_api::{
-    BackgroundShare, JournalStatus, MemoryAdvice, PinState, Status, VolumeStatus, WarmUpState,
+    BackgroundShare, JournalStatus, MemoryAdvice, PinState, Severity, Status, VolumeStatus,
+    WarmUpState,
 };
 use std::time::Duration;
 
@@ -54,14 +55,14 @@ pub(super) fn volume_list(view: &View<'_>, page: &mut Page) {
         return;
     }
     volumes::table(view, usize::MAX, page);
-    let alerts = alerts::alerts(view.status);
+    let alerts = joined(view.status.alerts.iter().filter(|alert| alert.kind == "volume"));
     page.blank();
     alerts::show(&alerts, usize::MAX, page);
 }
 
 /// Whether the server works, and what is wrong.
 pub(super) fn head(status: &Status, page: &mut Page) {
-    let alerts = alerts::alerts(status);
+    let alerts = joined(&status.alerts);
     let plural = |n: u64, one: &str| format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" });
     let mut sentence = format!(
         "forebay {} serves {} to {}, up {}",
@@ -82,11 +83,11 @@ pub(super) fn head(status: &Status, page: &mut Page) {
 }
 
 /// The state in a word.
-pub(crate) fn state(alerts: &[Alert]) -> (Style, &'static str) {
-    match alerts.iter().map(|alert| alert.severity).min() {
+pub(crate) fn state(alerts: &[JoinedAlert<'_>]) -> (Style, &'static str) {
+    match alerts.iter().map(JoinedAlert::severity).min() {
         None => (Style::Good, "ok"),
-        Some(Severity::Warning) => (Style::Warning, "degraded"),
-        Some(Severity::Error) => (Style::Error, "failing"),
+        Some(severity @ Severity::Warning) => (style_of(severity), "degraded"),
+        Some(severity @ Severity::Error) => (style_of(severity), "failing"),
     }
 }
 

@@ -9,6 +9,11 @@ use forebay_api::{
     WarmUpStatus, WriteBackFigures,
 };
 
+/// The status with its alerts, as the server shows it.
+pub(crate) fn with_alerts(status: Status) -> Status {
+    Status { alerts: crate::serve::alerts::alerts(&status), ..status }
+}
+
 /// A volume with write-back and a journal.
 pub(crate) fn database() -> VolumeStatus {
     let summary = |count, mean_us: f64| LatencySummary {
@@ -282,7 +287,7 @@ pub(crate) fn failing() -> Status {
         write_bytes_per_second: Some(512 << 20),
         ..VaultStatus::default()
     });
-    status
+    with_alerts(status)
 }
 
 /// A server with this many volumes, the last of which fails.
@@ -294,5 +299,5 @@ pub(crate) fn many(count: usize) -> Status {
     };
     let mut status = Status { volumes: (0..count).map(volume).collect(), ..healthy() };
     status.volumes[count - 1].state = VolumeState::Failing;
-    status
+    with_alerts(status)
 }

@@ -1,7 +1,7 @@
 //! Draws the state on a terminal.
 
 use super::app::{App, Body, History};
-use crate::client::status::alerts::{self, alerts};
+use crate::client::status::alerts::{self, joined, style_of};
 use crate::client::status::figures::{Figures, View};
 use crate::client::status::page::{self, Page, Piece, cut};
 use crate::client::status::{details, overview, volumes};
@@ -128,7 +128,7 @@ fn line(app: &App, pieces: &[Piece]) -> Line<'static> {
 /// The state of the server, and the most serious alert, or why there is no answer.
 fn draw_head(frame: &mut Frame<'_>, app: &App, view: &View<'_>, area: Rect) {
     let status = view.status;
-    let found = alerts(status);
+    let found = joined(&status.alerts);
     let (color, word) = overview::state(&found);
     // Alerts matter more than how long the server has run.
     let rest = match alerts::summary(&found) {
@@ -166,7 +166,7 @@ fn draw_head(frame: &mut Frame<'_>, app: &App, view: &View<'_>, area: Rect) {
         ),
         (None, Some(alert)) => {
             let text = cut(&alert.sentence(), width);
-            Line::styled(text, style(app, alert.severity.style()))
+            Line::styled(text, style(app, style_of(alert.severity())))
         }
         (None, None) => Line::default(),
     };

@@ -4,23 +4,22 @@ use super::{Daemon, problem};
 use crate::identity::identity;
 use crate::report::problem as problem_of;
 use crate::serve::calibrations::Disk;
-use crate::serve::changes::{limits, log_frozen};
+use crate::serve::changes::log_frozen;
 use crate::serve::vault;
 use forebay_api::{ErrorKind, Problem};
 use forebay_backend::{Description, OpenOptions};
-use forebay_config::{DiskFormat, TlsUse, VolumeSpec};
+use forebay_config::{ResolvedGeometry, VolumeSpec};
 use forebay_runtime::{VolumeError, VolumeSettings};
-use forebay_types::{DiskGeometry, Size};
+use forebay_types::{DiskFormat, DiskGeometry, Size, TlsUse};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Adds a volume. Takes no figures of other volumes, so that a start is linear.
 pub(in crate::serve) fn add(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Problem> {
     check_name(daemon, &spec.name)?;
-    check_tls(daemon, &spec.name, Some(spec.tls))?;
+    check_tls(daemon, &spec)?;
     let has_vault = daemon.runtime.vault().is_some();
     spec.check_ups(&daemon.state().config.ups, has_vault).map_err(|error| problem_of(&error))?;
-    if spec.protection.has_ups() && !has_vault {
+    if spec.config.protection.has_ups() && !has_vault {
         tracing::warn!(
             volume = %spec.name,
             "no vault: the UPS does not protect the volume, which writes through if its \
@@ -30,8 +29,9 @@ pub(in crate::serve) fn add(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Pro
     if let Some(bytes) = forebay_backend::allocated_bytes(&spec.backing) {
         daemon.sizing.check_beside(&spec.name, bytes)?;
     }
-    let (read_only, in_use_wait) = (spec.read_only, daemon.in_use_wait);
-    let refuse_images = spec.format == DiskFormat::Auto && !daemon.runtime.is_in_pool(&spec.name);
+    let (read_only, in_use_wait) = (spec.config.read_only, daemon.in_use_wait);
+    let refuse_images =
+        spec.config.format == DiskFormat::Auto && !daemon.runtime.is_in_pool(&spec.name);
     let options = OpenOptions { read_only, in_use_wait, refuse_images, ..Default::default() };
     let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
         let here = in_use_here(daemon, &spec.backing);
@@ -48,37 +48,26 @@ pub(in crate::serve) fn add(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Pro
     let split_cost = daemon.calibrations.cost_of(&disk);
     let calibrations = Arc::clone(&daemon.calibrations);
     let settings = VolumeSettings {
-        description: spec.description.clone().unwrap_or_default(),
-        read_only: spec.read_only,
-        frozen: spec.frozen,
-        prefetch: spec.prefetch,
-        warm: spec.warm,
-        pins: spec.pin.clone(),
-        learn: spec.learn,
+        name: spec.name.clone(),
+        backend,
+        config: spec.config.clone(),
         identity: identity(&spec.name, &spec.backing),
         geometry,
-        gather_below: spec.gather_below.set(),
+        gather_below: None,
         split_cost,
         on_measured: Some(Arc::new(move |cost| calibrations.keep(&disk, cost))),
-        write_back: limits(&spec.write_back),
-        slow: spec.slow_us.map(Duration::from_micros),
-        ordered: spec.ordered,
-        tls_only: spec.tls == TlsUse::Required,
         journal,
-        ups: spec.protection.has_ups(),
-        unsafe_ups: spec.unsafe_supply,
         vault: vault::of_volume(daemon.runtime.vault().as_ref(), &spec),
         accept_disk: daemon.journals.accepts_disk_of(&spec.name),
-        ..VolumeSettings::new(spec.name.clone(), backend, spec.mode)
     };
     if let Err(error) = daemon.runtime.add_volume(settings) {
         list_half_added(daemon, spec);
         return Err(problem(error));
     }
-    let VolumeSpec { name, backing, mode, .. } = &spec;
+    let (VolumeSpec { name, backing, .. }, mode) = (&spec, spec.config.mode);
     tracing::info!(volume = %name, %backing, %size, %mode, "volume added");
     daemon.notes.set(name, &medium, &daemon.journals.media_of(&spec));
-    if spec.frozen {
+    if spec.config.frozen {
         log_frozen(name, true);
     }
     daemon.state().volumes.push(spec);
@@ -109,7 +98,8 @@ fn in_use_here(daemon: &Daemon, backing: &str) -> Option<VolumeError> {
 
 /// Resolves the geometry of a volume's disk. Logs inconsistencies; the status shows them too.
 fn geometry(daemon: &Daemon, spec: &VolumeSpec, disk: &Description) -> DiskGeometry {
-    let found = spec.geometry.resolve(&disk.geometry, daemon.runtime.stripe_bytes_max());
+    let found =
+        ResolvedGeometry::new(&spec.config, &disk.geometry, daemon.runtime.stripe_bytes_max());
     for note in &found.notes {
         tracing::warn!(volume = %spec.name, %note, "inconsistent disk geometry");
     }
@@ -117,11 +107,11 @@ fn geometry(daemon: &Daemon, spec: &VolumeSpec, disk: &Description) -> DiskGeome
 }
 
 /// Refuses `tls=required` if TLS is off, as no client could reach the volume.
-pub(super) fn check_tls(daemon: &Daemon, name: &str, tls: Option<TlsUse>) -> Result<(), Problem> {
-    if tls != Some(TlsUse::Required) || daemon.tls.is_some() {
+pub(super) fn check_tls(daemon: &Daemon, spec: &VolumeSpec) -> Result<(), Problem> {
+    if spec.config.tls != TlsUse::Required || daemon.tls.is_some() {
         return Ok(());
     }
-    let message = format!("volume '{name}' has tls=required, but TLS is off");
+    let message = format!("volume '{}' has tls=required, but TLS is off", spec.name);
     let remedy = "start the server with --tls selective, --tls-cert and --tls-key";
     Err(Problem::new(ErrorKind::Invalid, message, remedy))
 }
