@@ -19,11 +19,11 @@ const CIRCLES: [(&str, usize); 10] = [
     ("volume", 2),
 ];
 /// How many of a hundred definitions of types share their name with another one.
-const COLLIDING_PERCENT: usize = 44;
+const COLLIDING_PERCENT: usize = 45;
 /// Definitions of a bare name, as `State`, beyond the first of each.
 const BARE_NAMES: usize = 87;
 /// Closures with a name: `let name = |..|`.
-const NAMED_CLOSURES: usize = 819;
+const NAMED_CLOSURES: usize = 818;
 
 /// Compares the figures with the stored ones.
 pub fn check(structure: &Structure, findings: &mut Vec<Finding>) {
