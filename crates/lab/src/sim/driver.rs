@@ -512,9 +512,7 @@ impl Simulation {
         if self.is_ok() && self.fails_to_start() {
             return;
         }
-        if resumed {
-            self.world.journal.restored();
-        }
+        self.world.journal.restored();
         if self.is_ok() {
             self.start_clients();
         }
