@@ -6,7 +6,7 @@
 //!   records and the progress of the log into answers, and holds the answers back while a failure
 //!   of the journal is not recorded elsewhere.
 //! - [`Retention`] keeps in the journal what a disk did not take.
-//! - [`RecordAgain`] records what is dirty in an adopted pool once more.
+//! - [`RecordAgain`] records the dirty data of an adopted pool again.
 //! - [`PowerGate`] limits the dirty data under UPS protection.
 //!
 //! This crate has no clock, thread, file or device. The runtime and the simulator drive it: what is

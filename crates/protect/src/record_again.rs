@@ -47,7 +47,7 @@ enum Stage {
     Durable { end: u64 },
 }
 
-/// The recording of what was dirty in an adopted pool.
+/// Records the dirty data of a volume in an adopted pool again.
 #[derive(Debug)]
 pub struct RecordAgain {
     number: u16,

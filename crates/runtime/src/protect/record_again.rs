@@ -3,7 +3,7 @@
 
 use crate::error::VolumeError;
 use crate::protect::adopt::PoolVolumes;
-use crate::protect::journal::{FENCE_TRIES_MAX, stuck_lines};
+use crate::protect::journal::{FENCE_TRIES_MAX, JournalError, stuck_lines};
 use crate::protect::patrol::verify_locked;
 use crate::protect::restore::Restorer;
 use crate::shared::{JournalUse, Shared, Volume};
@@ -30,7 +30,9 @@ pub(crate) fn record_again(shared: &Shared, volume: &Volume) -> Result<(), Volum
     let begun = Instant::now();
     // No client is served yet. The records found in the log stay valid.
     used.journal.restored(used.number)?;
-    let (bytes, is_whole) = record_dirty(shared, volume, used).map_err(failed)?;
+    let (bytes, result, is_whole) = record_dirty(shared, volume, used).map_err(failed)?;
+    let name = used.journal.name().to_owned();
+    result.map_err(|error| JournalError::Io { name, error })?;
     let has_all = is_whole || PoolVolumes::of(shared).is_all_in(volume.id, used.journal.id());
     volume.freshness.end_recording(has_all);
     restore_lost(shared, volume, used);
@@ -54,13 +56,13 @@ fn restore_lost(shared: &Shared, volume: &Volume, used: &JournalUse) {
     }
 }
 
-/// Records all dirty data, and voids the older records. Returns the recorded bytes, and whether
-/// nothing was lost.
+/// Records all dirty data, and voids the older records. Returns the recorded bytes, the result of
+/// the journal, and whether nothing was lost.
 fn record_dirty(
     shared: &Shared,
     volume: &Volume,
     used: &JournalUse,
-) -> Result<(u64, bool), IoError> {
+) -> Result<(u64, IoResult, bool), IoError> {
     let journal = &used.journal;
     let stuck = stuck_lines(shared, volume.id).ok_or(IoError::Shutdown)?;
     let mut recording = RecordAgain::new(&journal.lock().core, used.number, stuck);
@@ -91,7 +93,7 @@ fn record_dirty(
                 journal.unlock_and_wake(state);
             }
             RecordAgainStep::Wait => journal.wait_for_progress(),
-            RecordAgainStep::End { result, is_whole } => return result.map(|()| (bytes, is_whole)),
+            RecordAgainStep::End { result, is_whole } => return Ok((bytes, result, is_whole)),
         }
     }
 }

@@ -430,7 +430,7 @@ impl Journal {
     /// serves: what it records again belongs to the journal that it has found.
     pub(crate) fn replace_failed(&mut self, run: &Run, expected: &mut Expected) -> bool {
         let failed = self.is_abandoned();
-        // A new journal does not have what was written under the UPS meanwhile.
+        // A new journal would have no records of the writes made under the UPS.
         let may_replace = self.plan.replaced && !expected.is_adopting() && !run.plan.has_both();
         let replaces = failed && self.undrained.is_empty() && may_replace;
         if replaces {

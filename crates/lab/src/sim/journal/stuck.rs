@@ -1,4 +1,4 @@
-//! Drives the retentions of data that a disk has refused.
+//! Drives the retentions of data that a disk has refused, and the recording of adopted pools.
 
 use super::Journal;
 use crate::harness::Sabotage;

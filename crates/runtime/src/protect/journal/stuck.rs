@@ -36,7 +36,7 @@ pub(super) fn keep(journal: &Arc<Journal>, number: u16, volume: VolumeId, error:
     let owned = Arc::clone(journal);
     let work = move || {
         let kept = Checkpoint { journal: &owned, number, volume }.keep();
-        owned.destaged(number, kept.unwrap_or(Err(IoError::Shutdown)).map_err(|_| error));
+        owned.destaged(number, kept.unwrap_or(Err(error)));
     };
     if Thread::named("stuck").spawn(work).is_err() {
         journal.destaged(number, Err(error));
