@@ -7,13 +7,12 @@
 
 use crate::index::Slots;
 use crate::index::buffered;
-use crate::index::key::LineKey;
-use crate::index::meta::{BUFFERED, DETACHED, FROZEN, LineTable, SEALED};
 use crate::integrity::Integrity;
+use crate::line::key::LineKey;
+use crate::line::meta::{BUFFERED, DETACHED, FROZEN, LineTable, SEALED};
 use crate::ops::{Op, OpKind, Ops, WaitFor};
 use crate::sabotage::{Planted, PlantedBug};
 use crate::volume::ShardVolume;
-use crate::writeback::destage::Destager;
 use crate::writeback::quota::Quota;
 use crate::{
     IoId, LineMeta, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Protection, Slot, Verdict,
@@ -94,10 +93,6 @@ impl<M: LineTable> VolumeLines<'_, M> {
             integrity: self.integrity,
             planted: self.planted,
         }
-    }
-
-    pub(crate) const fn destager(&mut self) -> Destager<'_, M> {
-        Destager::new(self.reborrow())
     }
 
     /// Starts an operation and counts it.

@@ -20,12 +20,10 @@
 //! A single list of all free slots would have to be searched for those of an emptying slab.
 //! The price: five bytes for each slab, and eight more during a shrink.
 
-pub(crate) mod resize;
-
 use crate::Slot;
-use crate::index::bits::SlotSet;
-use crate::index::meta::NO_SLOT;
-use std::cmp::Reverse;
+use crate::line::bits::SlotSet;
+use crate::line::meta::NO_SLOT;
+use std::cmp::{Ordering, Reverse};
 use std::ops::Range;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,17 +78,17 @@ pub struct Slabs {
 
 /// The progress of the search for lines in emptying slabs.
 #[derive(Debug, Default)]
-struct Search {
+pub(crate) struct Search {
     /// The slab to examine next.
-    slab: usize,
+    pub slab: usize,
     /// The first slot in it that was not examined in this round.
-    slot: Slot,
+    pub slot: Slot,
     /// The next entry of the parity places to examine.
-    parity: Slot,
+    pub parity: Slot,
     /// Whether parity was found in an emptying slab.
-    sees_parity: bool,
+    pub sees_parity: bool,
     /// Steps since the last one that dropped or moved something.
-    quiet: usize,
+    pub quiet: usize,
 }
 
 impl Slabs {
@@ -133,13 +131,22 @@ impl Slabs {
         self.in_use != self.target || self.emptying + self.empty > 0
     }
 
+    /// How the number of slabs in use compares with the target.
+    pub(crate) fn compare_with_target(&self) -> Ordering {
+        self.in_use.cmp(&self.target)
+    }
+
+    pub(crate) const fn is_emptying(&self) -> bool {
+        self.emptying > 0
+    }
+
     /// The slabs that are given back or empty, in ascending order. The data of their slots is void.
     pub fn given_back(&self) -> impl Iterator<Item = Slab> + '_ {
         let numbers = 0..self.states.len();
         numbers.filter(move |&slab| self.is_given_back(slab)).map(move |slab| self.slab(slab))
     }
 
-    fn slab(&self, number: usize) -> Slab {
+    pub(crate) fn slab(&self, number: usize) -> Slab {
         let first = number as Slot * self.slab_slots;
         Slab { number, first, count: self.slab_slots.min(self.slots - first) }
     }
@@ -206,7 +213,7 @@ impl Slabs {
     }
 
     /// Sets the number of slots that may hold lines, rounded down to whole slabs, but at least one.
-    fn set_target(&mut self, slots: usize) {
+    pub(crate) fn set_target(&mut self, slots: usize) {
         let slabs = slots / self.slab_slots as usize;
         let all = slots >= self.slots as usize;
         self.target = if all { self.states.len() } else { slabs.max(1) };
@@ -234,7 +241,7 @@ impl Slabs {
     /// Begins to empty the least valuable slabs, as many as are in use beyond the target. Of
     /// equally valuable slabs, those with higher numbers go first, because lower slots are used
     /// first.
-    fn choose(&mut self) -> Vec<Slab> {
+    pub(crate) fn choose(&mut self) -> Vec<Slab> {
         let values = std::mem::take(&mut self.values);
         let count = self.in_use.saturating_sub(self.target);
         let in_use = |slab: &usize| self.states[*slab] == State::InUse;
@@ -255,7 +262,7 @@ impl Slabs {
     }
 
     /// Takes an emptying slab into use again.
-    fn cancel_emptying(&mut self) -> Option<Slab> {
+    pub(crate) fn cancel_emptying(&mut self) -> Option<Slab> {
         if self.emptying == 0 {
             return None;
         }
@@ -265,8 +272,40 @@ impl Slabs {
         Some(self.slab(found))
     }
 
+    pub(crate) const fn search(&self) -> &Search {
+        &self.search
+    }
+
+    pub(crate) const fn search_mut(&mut self) -> &mut Search {
+        &mut self.search
+    }
+
+    /// The emptying slab at which the search continues.
+    pub(crate) fn next_emptying(&mut self) -> Slab {
+        let (count, from) = (self.states.len(), self.search.slab);
+        let mut numbers = (from..count).chain(0..from.min(count));
+        let found = numbers.find(|&slab| self.states[slab] == State::Emptying);
+        let number = found.expect("a slab is being emptied");
+        if number != from {
+            (self.search.slab, self.search.slot) = (number, 0);
+        }
+        self.slab(number)
+    }
+
+    /// Counts a step of the search. Returns whether the last steps have examined everything without
+    /// progress. The parity places take `parity_steps` steps.
+    pub(crate) fn is_search_over(&mut self, progress: bool, parity_steps: usize) -> bool {
+        self.search.quiet = if progress { 0 } else { self.search.quiet + 1 };
+        let round = self.emptying.max(if self.search.sees_parity { parity_steps } else { 0 });
+        let is_over = !progress && self.search.quiet >= round;
+        if is_over {
+            (self.search.quiet, self.search.sees_parity) = (0, false);
+        }
+        is_over
+    }
+
     /// A slab that is given back, to be taken into use again.
-    fn next_given_back(&self) -> Option<Slab> {
+    pub(crate) fn next_given_back(&self) -> Option<Slab> {
         let found = self.states.iter().position(|&state| state == State::GivenBack)?;
         Some(self.slab(found))
     }
@@ -369,4 +408,5 @@ impl Slabs {
 }
 
 #[cfg(test)]
+#[path = "slabs_tests.rs"]
 mod tests;

@@ -1,7 +1,7 @@
 //! Bypass: a write goes to the disk, and the pool keeps nothing of its range.
 
 use super::{Source, WriteOutcome, Writer};
-use crate::index::meta::LineTable;
+use crate::line::meta::LineTable;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, Outbox, Part, Uncached};
 

@@ -1,8 +1,8 @@
 //! Trim and write zeroes: the disk erases the range, and the pool invalidates its sectors.
 
 use super::Writer;
-use crate::index::key::line_parts;
-use crate::index::meta::{LineTable, NO_SLOT};
+use crate::line::key::line_parts;
+use crate::line::meta::{LineTable, NO_SLOT};
 use crate::ops::{Op, OpKind, OpLine, emit};
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, IoCause, IoVerb, NoteKind, Outbox, Part, ops::io_run::IoRun};

@@ -7,11 +7,11 @@
 //! is in flight.
 
 use crate::index::FIRST_USE;
-use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
-use crate::index::meta::{LineTable, MARK, PREFETCHED, PRELOADED};
 use crate::index::prepare_lookups;
 use crate::index::retained::{follow_pins, is_pinned};
 use crate::index::warm::{count_forecast, forecast_again, touch_first};
+use crate::line::key::{line_parts, mask_runs, pieces, sector_mask};
+use crate::line::meta::{LineTable, MARK, PREFETCHED, PRELOADED};
 use crate::lines::VolumeLines;
 use crate::ops::io_run::push_run;
 use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};

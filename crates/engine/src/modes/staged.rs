@@ -10,9 +10,9 @@
 //! slots.
 
 use super::{Effective, Source, Through, WriteOutcome, WriteTerms, Writer};
-use crate::index::key::{LinePart, line_parts};
-use crate::index::meta::{DETACHED, LineTable};
 use crate::index::prepare_lookups;
+use crate::line::key::{LinePart, line_parts};
+use crate::line::meta::{DETACHED, LineTable};
 use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, LineHits, Outbox, Part, Slot, Uncached};

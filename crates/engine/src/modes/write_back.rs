@@ -1,8 +1,8 @@
 //! Write-back: a write is acknowledged from memory and destaged later.
 
 use super::{Through, WriteOutcome, Writer};
-use crate::index::key::{line_parts, only_line};
-use crate::index::meta::LineTable;
+use crate::line::key::{line_parts, only_line};
+use crate::line::meta::LineTable;
 use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, LineHits, LineMeta, MemoryStep, Outbox, Part, Slot};

@@ -1,18 +1,18 @@
 //! Write-through: a write is acknowledged when the disk has it, and is kept in memory for reads.
 
 use super::{Source, Through, WriteOutcome, Writer};
-use crate::index::key::{LinePart, line_parts, sector_mask};
-use crate::index::meta::{LineTable, NO_SLOT};
+use crate::destage::span::Span;
+use crate::line::key::{LineKey, LinePart, line_parts, sector_mask};
+use crate::line::meta::{LineTable, NO_SLOT};
 use crate::ops::gather::Gated;
 use crate::ops::io_run::IoRun;
 use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
-use crate::writeback::span::Span;
 use crate::{
     Attempt, IoCause, IoVerb, LineHits, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Slot,
 };
 use forebay_policy::Hint;
-use forebay_types::{Few, SECTOR_BYTES};
+use forebay_types::{Few, LINE_BYTES, Mode, SECTOR_BYTES};
 
 impl<M: LineTable> Writer<'_, M> {
     pub(super) fn write_through(
@@ -195,7 +195,7 @@ impl<M: LineTable> Writer<'_, M> {
         }
         let mut op = Op::new(OpKind::WriteThrough, part.volume, lines, Some(part.id), 1);
         op.note = self.lines.note_for(part, NoteKind::Forget);
-        op.gated = Gated::new(part, self.lines.volume, fua, out.turn, now_ms);
+        op.gated = self.gated(part, fua, out.turn, now_ms);
         let trial = self.lines.volume.trial();
         let held =
             !self.is_held_out(part) && self.lines.ops.must_hold_back(part.range.len, &op, trial);
@@ -212,5 +212,21 @@ impl<M: LineTable> Writer<'_, M> {
                 emit(out, id, (verb, IoCause::Demand), part.volume, Some(part.id), [run]);
             }
         }
+    }
+
+    /// The gathering state of a part, if it lies in one stripe.
+    fn gated(&self, part: &Part, fua: bool, turn: u64, begun_ms: u64) -> Option<Gated> {
+        let volume = &*self.lines.volume;
+        let width = volume.writeback().dirty().stripes().width();
+        if width <= LINE_BYTES || volume.mode() == Mode::Bypass {
+            return None;
+        }
+        let stripe = volume.stripe_at(part.range.offset / LINE_BYTES * LINE_BYTES)?;
+        if part.range.end() > stripe.end() {
+            return None;
+        }
+        let stripe = LineKey::new(part.volume, stripe.offset / LINE_BYTES);
+        let round = (part.range.len < volume.gather_below()).then_some(volume.trial().round());
+        Some(Gated { stripe, turn, fua, begun_ms, round, joined: Vec::new() })
     }
 }

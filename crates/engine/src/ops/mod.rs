@@ -6,13 +6,11 @@
 //! cycle: an operation waits only for the disk, never for a part, and a held-back write
 //! (`gather.rs`) waits for one other operation, whose I/O is in flight.
 
-pub(crate) mod complete;
 pub(crate) mod gather;
 pub(crate) mod io_run;
 pub(crate) mod trial;
 
 use crate::ops::io_run::IoRun;
-use crate::writeback::Serves;
 use crate::{IoAction, IoCause, IoId, IoVerb, LineKey, NoteKind, Outbox, PartId, Slot, WaitsFor};
 use forebay_types::{ByteRange, Few, IoError, VolumeId};
 use gather::{Gated, Gates};
@@ -58,6 +56,22 @@ impl OpLine {
     /// The share of a line that regains no sector and has not been rewritten.
     pub(crate) const fn new(key: LineKey, slot: Slot, mask: u8) -> Self {
         Self { key, slot, mask, regained: 0, is_owed: false, superseded: 0 }
+    }
+}
+
+/// The groups of flushes that a destage matters to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Serves {
+    /// The first group that needs it.
+    pub first: u64,
+    /// The last group that had begun when it started. If it fails, later groups try again.
+    pub last: u64,
+}
+
+impl Serves {
+    /// As it applies to one line of the destage.
+    pub(crate) const fn of_line(self, line: &OpLine) -> Self {
+        if line.is_owed { self } else { Self { first: self.last + 1, ..self } }
     }
 }
 
@@ -225,7 +239,8 @@ impl Ops {
         self.op(id.op).gated.is_some()
     }
 
-    fn op_mut(&mut self, index: u32) -> &mut Op {
+    /// An operation in flight, to be changed.
+    pub(crate) fn op_mut(&mut self, index: u32) -> &mut Op {
         self.entries[index as usize].op.as_mut().expect("the operation is in flight")
     }
 

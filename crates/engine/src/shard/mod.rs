@@ -13,10 +13,10 @@ pub use resize::limits_of_size;
 pub use writeback::checkpoint;
 
 use crate::index::Slots;
-use crate::index::key::LineKey;
-use crate::index::meta::{BUFFERED, DETACHED, LineTable, NO_SLOT};
 use crate::index::warm::forget_counts;
 use crate::integrity::Integrity;
+use crate::line::key::LineKey;
+use crate::line::meta::{BUFFERED, DETACHED, LineTable, NO_SLOT};
 use crate::lines::{VolumeLines, drop_clean};
 use crate::modes::Scratch;
 use crate::ops::Ops;

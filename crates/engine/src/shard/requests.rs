@@ -1,12 +1,12 @@
 //! The shard's calls for client requests, part by part, and for I/O completions.
 
 use super::Shard;
-use crate::index::key::only_line;
-use crate::index::meta::LineTable;
+use crate::complete::Completion;
 use crate::index::warm;
+use crate::line::key::only_line;
+use crate::line::meta::LineTable;
 use crate::modes::Writer;
 use crate::modes::read::Reader;
-use crate::ops::complete::Completion;
 use crate::{
     Attempt, EraseKind, EraseOutcome, IoId, LineHits, Outbox, Part, Place, PreloadKind,
     PreloadOutcome, ReadOutcome, Segment, Slot, WriteOutcome, WriteTerms,

@@ -1,10 +1,10 @@
 //! The shard's calls that give memory back and take it again.
 
 use super::Shard;
-use crate::index::meta::LineTable;
 use crate::index::retained::retained_of;
 use crate::index::slabs::slabs_mut;
-use crate::slabs::resize::{ResizeStep, Resizer};
+use crate::line::meta::LineTable;
+use crate::resize::{ResizeStep, Resizer};
 use crate::{Outbox, ShardConfig, Slab};
 use forebay_types::WriteShare;
 

@@ -12,7 +12,7 @@
 //! for a line among adjacent ones, thirty-two for an isolated line.
 
 use super::line_set::LineSet;
-use crate::index::bits::ones;
+use crate::line::bits::ones;
 use forebay_types::{LINE_BYTES, Stripes};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -18,8 +18,8 @@
 
 use super::line_set::LineSet;
 use crate::index::Slots;
-use crate::index::key::LineKey;
-use crate::index::meta::{DETACHED, FROZEN, LineTable};
+use crate::line::key::LineKey;
+use crate::line::meta::{DETACHED, FROZEN, LineTable};
 use crate::writeback::dirty_lines::DirtyLines;
 use crate::{Answer, Outbox, Outcome, PartId, Slot};
 use forebay_types::{IoError, VolumeId};

@@ -16,26 +16,10 @@
 //! Groups are numbered. A destage in flight carries the first group that needs it, and a group
 //! counts the destages that it waits for, so a flush takes no memory per line.
 
-use crate::ops::OpLine;
+use crate::ops::Serves;
 use crate::{Answer, Outbox, Outcome, PartId};
 use forebay_types::IoError;
 use std::ops::RangeInclusive;
-
-/// The groups of flushes that a destage matters to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Serves {
-    /// The first group that needs it.
-    pub first: u64,
-    /// The last group that had begun when it started. If it fails, later groups try again.
-    pub last: u64,
-}
-
-impl Serves {
-    /// As it applies to one line of the destage.
-    pub(crate) const fn of_line(self, line: &OpLine) -> Self {
-        if line.is_owed { self } else { Self { first: self.last + 1, ..self } }
-    }
-}
 
 /// Flushes that began together.
 #[derive(Debug)]

@@ -1,7 +1,9 @@
 //! Completion of operations: applies the result to the lines, answers the part, and wakes the
 //! waiting parts.
 
-use crate::index::meta::{DETACHED, LineTable, NO_SLOT};
+mod gathered;
+
+use crate::line::meta::{DETACHED, LineTable, NO_SLOT};
 use crate::lines::{VolumeLines, drop_if_idle};
 use crate::ops::{Op, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;

@@ -18,9 +18,9 @@
 //! applies to several runs in one operation.
 
 use crate::index::Slots;
-use crate::index::key::{LineKey, mask_runs};
-use crate::index::meta::LineTable;
 use crate::integrity::Integrity;
+use crate::line::key::{LineKey, mask_runs};
+use crate::line::meta::LineTable;
 use crate::ops::io_run::{IoRun, push_run};
 use crate::ops::{OpLine, Ops};
 use crate::volume::ShardVolume;
