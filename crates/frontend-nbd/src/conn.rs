@@ -173,3 +173,11 @@ impl Conn {
         }
     }
 }
+
+/// How the parser continues after a step.
+pub(crate) enum Next {
+    /// With the bytes after the ones consumed.
+    Consumed(usize),
+    /// Later: the bytes are incomplete, or the connection is paused.
+    Wait,
+}

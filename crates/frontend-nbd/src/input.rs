@@ -4,7 +4,7 @@
 //! keeps its unparsed input and is paused.
 
 use crate::Serving;
-use crate::conn::{Phase, Skip};
+use crate::conn::{Next, Phase, Skip};
 use crate::exports::ExportList;
 use crate::intake::{DIRECT_BYTES_MIN, PartialWrite, Target};
 use crate::pieces::Pieces;
@@ -18,14 +18,6 @@ use forebay_types::IoError;
 use forebay_volume::{Payload, RequestKind};
 use std::io;
 use std::os::fd::AsRawFd;
-
-/// How the parser continues after a step.
-pub(crate) enum Next {
-    /// With the bytes after the ones consumed.
-    Consumed(usize),
-    /// Later: the bytes are incomplete, or the connection is paused.
-    Wait,
-}
 
 impl<C: WorkerContext> Serving<'_, C> {
     /// Handles received bytes, the end of the stream, or an error. With `more`, receiving continues

@@ -7,7 +7,8 @@
 use crate::intake::IOVECS_MAX;
 use forebay_engine::Place;
 use forebay_frontend::{Memory, PoolAccess};
-use forebay_volume::ReplySegment;
+use forebay_types::IoError;
+use forebay_volume::{ReplySegment, RequestKind};
 
 /// A piece of the output.
 #[derive(Clone, Copy)]
@@ -175,5 +176,19 @@ impl Output {
         self.bytes = 0;
         self.sent = 0;
         self.sent_bytes = 0;
+    }
+}
+
+/// The text sent with an error.
+pub(crate) const fn error_text(error: IoError, kind: RequestKind) -> &'static str {
+    match (error, kind) {
+        (IoError::Shutdown, _) => "the server is stopping",
+        (IoError::NoSpace, _) => "the backing store is full",
+        (IoError::Io, RequestKind::Read) => "the backing store failed to read",
+        (IoError::Io, RequestKind::Flush) => {
+            "the backing store failed to write; dirty data is kept in the cache"
+        }
+        (IoError::Io, _) => "the backing store failed to write",
+        _ => "",
     }
 }

@@ -16,9 +16,8 @@
 //! [`Quota::piece_bytes`]: forebay_frontend::Quota::piece_bytes
 
 use crate::Serving;
-use crate::conn::{Conn, Phase, Skip};
-use crate::input::Next;
-use crate::replies::error_text;
+use crate::conn::{Conn, Next, Phase, Skip};
+use crate::output::error_text;
 use forebay_frontend::{ClientRequest, Memory, Pins, PoolAccess, Refusal, WorkerContext};
 use forebay_nbd::{Command, Negotiated, Request};
 use forebay_volume::{Payload, Reply};

@@ -12,7 +12,7 @@ const CIRCLES: [(&str, usize); 9] = [
     ("config", 7),
     ("control", 2),
     ("forebay", 4),
-    ("frontend-nbd", 4),
+    ("frontend-nbd", 2),
     ("journal", 2),
     ("runtime", 17),
     ("volume", 2),
