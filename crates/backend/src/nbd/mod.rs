@@ -25,7 +25,7 @@ use crate::count::{IoCount, IoCounter};
 use crate::sync::lock;
 use crate::thread_pool::join_unless_self;
 use crate::trial::{Trial, UNKNOWN_BYTES};
-use crate::{Backend, Buffer, Description, Extent, Io, IoKind, Medium, OpenError, OpenOptions};
+use crate::{Backend, Buffer, Description, Extent, Io, IoKind, Medium, OpenOptions};
 use connect::Target;
 use forebay_nbd::client::Opened;
 use forebay_nbd::proto::export_flag;
@@ -54,7 +54,7 @@ pub struct NbdBackend {
 }
 
 /// Opens an export.
-pub(crate) fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, OpenError> {
+pub(crate) fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, NbdError> {
     if options.is_trial {
         let (identity, medium) = (NbdUrl::parse(spec)?.identity(), Medium::default());
         return Ok(Arc::new(Trial::new(spec, UNKNOWN_BYTES, identity, medium)));
