@@ -54,7 +54,7 @@ use std::time::{Duration, SystemTime};
 
 forebay_types::faults! {
     model::ArrayError, layers::BlocksError, FileError, MemoryError, model::ModelError, NbdError,
-    OpenError, SpecError, layers::TraceError, layers::VolatileError
+    OpenError, SpecError, layers::TraceFileError, layers::VolatileError
 }
 
 /// Properties of a backend. They do not change while it is open.

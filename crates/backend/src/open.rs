@@ -20,7 +20,7 @@
 //! file called `memory:1GiB` is opened as `./memory:1GiB` or `file:memory:1GiB`.
 
 use crate::file::{self, FileBackend, FileError};
-use crate::layers::{BlocksError, TraceError, VolatileError};
+use crate::layers::{BlocksError, TraceFileError, VolatileError};
 use crate::memory::MemoryError;
 use crate::model::ModelError;
 use crate::nbd::NbdError;
@@ -87,7 +87,7 @@ pub enum OpenError {
     Blocks(#[from] BlocksError),
     /// A trace.
     #[error(transparent)]
-    Trace(#[from] TraceError),
+    Trace(#[from] TraceFileError),
     /// A volatile cache.
     #[error(transparent)]
     Volatile(#[from] VolatileError),

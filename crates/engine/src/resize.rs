@@ -23,14 +23,14 @@
 use crate::index::Slots;
 use crate::index::retained::{self, is_retained};
 use crate::index::slabs::{apply_policy_capacity, give_back, rank, slabs_mut, take_back};
-use crate::integrity::Integrity;
+use crate::integrity::ShardIntegrity;
 use crate::line::key::LineKey;
 use crate::line::meta::{DETACHED, LineTable};
 use crate::lines::{VolumeLines, drop_if_idle};
 use crate::ops::Ops;
 use crate::sabotage::{Planted, PlantedBug};
 use crate::slabs::Slab;
-use crate::volume::Volumes;
+use crate::volume::ShardVolumes;
 use crate::writeback::quota::Quota;
 use crate::{LineMeta, Outbox, Slot};
 use forebay_types::VolumeId;
@@ -67,16 +67,16 @@ pub enum ResizeStep {
 }
 
 /// Resizes a shard. Borrows its components for one call; owns nothing.
-pub(crate) struct Resizer<'a, M> {
-    pub volumes: &'a mut Volumes,
+pub(crate) struct ShardResizer<'a, M> {
+    pub volumes: &'a mut ShardVolumes,
     pub quota: &'a mut Quota,
     pub index: &'a mut Slots<M>,
     pub ops: &'a mut Ops,
-    pub integrity: &'a mut Integrity,
+    pub integrity: &'a mut ShardIntegrity,
     pub planted: Planted,
 }
 
-impl<M: LineTable> Resizer<'_, M> {
+impl<M: LineTable> ShardResizer<'_, M> {
     /// See [`crate::Shard::resize`].
     pub(crate) fn set_target(&mut self, lines: usize) {
         slabs_mut(self.index).set_target(lines);

@@ -27,7 +27,7 @@ use std::cmp::{Ordering, Reverse};
 use std::ops::Range;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SlabState {
     InUse,
     Emptying,
     Empty,
@@ -58,7 +58,7 @@ pub struct Slabs {
     slots: Slot,
     /// Slots of a slab.
     slab_slots: Slot,
-    states: Box<[State]>,
+    states: Box<[SlabState]>,
     /// The first free slot of each slab; [`NO_SLOT`] if there is none.
     free: Box<[Slot]>,
     /// Slabs in use that have a free slot.
@@ -99,7 +99,7 @@ impl Slabs {
         Self {
             slots: slots as Slot,
             slab_slots: slab_slots as Slot,
-            states: vec![State::InUse; slabs].into_boxed_slice(),
+            states: vec![SlabState::InUse; slabs].into_boxed_slice(),
             free: vec![NO_SLOT; slabs].into_boxed_slice(),
             open: SlotSet::new(slabs),
             usable: slots as Slot,
@@ -157,7 +157,7 @@ impl Slabs {
 
     /// Whether a slab is given back or empty.
     pub fn is_given_back(&self, slab: usize) -> bool {
-        matches!(self.states[slab], State::Empty | State::GivenBack)
+        matches!(self.states[slab], SlabState::Empty | SlabState::GivenBack)
     }
 
     /// Whether a resident line may stay in a slot. Lines are only in slabs in use or emptying.
@@ -168,12 +168,12 @@ impl Slabs {
 
     /// Whether a slot may take a line.
     pub(crate) fn is_usable(&self, slot: Slot) -> bool {
-        self.states[self.number_of(slot)] == State::InUse
+        self.states[self.number_of(slot)] == SlabState::InUse
     }
 
     /// Whether any slot in the slab of `slot`, or in a later slab, may take a line.
     pub(crate) fn is_any_usable_from(&self, slot: Slot) -> bool {
-        slot < self.slots && self.states[self.number_of(slot)..].contains(&State::InUse)
+        slot < self.slots && self.states[self.number_of(slot)..].contains(&SlabState::InUse)
     }
 
     /// The end of the slab that contains a slot, if the slab is empty or given back.
@@ -206,7 +206,7 @@ impl Slabs {
     pub(crate) fn push_free(&mut self, slot: Slot) -> Slot {
         let slab = self.number_of(slot);
         assert!(!self.is_given_back(slab), "slot {slot} of a slab that is given back is freed");
-        if self.states[slab] == State::InUse {
+        if self.states[slab] == SlabState::InUse {
             self.open.insert(slab as Slot);
         }
         std::mem::replace(&mut self.free[slab], slot)
@@ -229,7 +229,7 @@ impl Slabs {
         while self.values.len() < self.states.len() && examined < slots_max {
             let slab = self.values.len();
             let value = match self.states[slab] {
-                State::InUse => self.slab(slab).slots().map(&value).sum(),
+                SlabState::InUse => self.slab(slab).slots().map(&value).sum(),
                 _ => u64::MAX,
             };
             self.values.push(value);
@@ -244,14 +244,14 @@ impl Slabs {
     pub(crate) fn choose(&mut self) -> Vec<Slab> {
         let values = std::mem::take(&mut self.values);
         let count = self.in_use.saturating_sub(self.target);
-        let in_use = |slab: &usize| self.states[*slab] == State::InUse;
+        let in_use = |slab: &usize| self.states[*slab] == SlabState::InUse;
         let mut slabs: Vec<usize> = (0..self.states.len()).filter(in_use).collect();
         if (1..slabs.len()).contains(&count) {
             slabs.select_nth_unstable_by_key(count - 1, |&slab| (values[slab], Reverse(slab)));
         }
         slabs.truncate(count);
         for &slab in &slabs {
-            self.states[slab] = State::Emptying;
+            self.states[slab] = SlabState::Emptying;
             self.open.remove(slab as Slot);
             self.usable -= self.slab(slab).count;
         }
@@ -266,7 +266,7 @@ impl Slabs {
         if self.emptying == 0 {
             return None;
         }
-        let found = self.states.iter().position(|&state| state == State::Emptying)?;
+        let found = self.states.iter().position(|&state| state == SlabState::Emptying)?;
         self.emptying -= 1;
         self.begin_use(found);
         Some(self.slab(found))
@@ -284,7 +284,7 @@ impl Slabs {
     pub(crate) fn next_emptying(&mut self) -> Slab {
         let (count, from) = (self.states.len(), self.search.slab);
         let mut numbers = (from..count).chain(0..from.min(count));
-        let found = numbers.find(|&slab| self.states[slab] == State::Emptying);
+        let found = numbers.find(|&slab| self.states[slab] == SlabState::Emptying);
         let number = found.expect("a slab is being emptied");
         if number != from {
             (self.search.slab, self.search.slot) = (number, 0);
@@ -306,19 +306,19 @@ impl Slabs {
 
     /// A slab that is given back, to be taken into use again.
     pub(crate) fn next_given_back(&self) -> Option<Slab> {
-        let found = self.states.iter().position(|&state| state == State::GivenBack)?;
+        let found = self.states.iter().position(|&state| state == SlabState::GivenBack)?;
         Some(self.slab(found))
     }
 
     /// Takes a slab that was given back into use again. Its slots are not free yet.
     pub(crate) fn take_back(&mut self, slab: Slab) {
-        assert!(self.states[slab.number] == State::GivenBack, "{slab:?} is not given back");
+        assert!(self.states[slab.number] == SlabState::GivenBack, "{slab:?} is not given back");
         assert!(self.free[slab.number] == NO_SLOT, "{slab:?} has free slots");
         self.begin_use(slab.number);
     }
 
     fn begin_use(&mut self, slab: usize) {
-        self.states[slab] = State::InUse;
+        self.states[slab] = SlabState::InUse;
         self.in_use += 1;
         self.usable += self.slab(slab).count;
         if self.free[slab] != NO_SLOT {
@@ -328,8 +328,8 @@ impl Slabs {
 
     /// Marks an emptying slab as empty: its free slots are forgotten.
     pub(crate) fn set_empty(&mut self, slab: Slab) {
-        assert!(self.states[slab.number] == State::Emptying, "{slab:?} was not being emptied");
-        self.states[slab.number] = State::Empty;
+        assert!(self.states[slab.number] == SlabState::Emptying, "{slab:?} was not being emptied");
+        self.states[slab.number] = SlabState::Empty;
         self.free[slab.number] = NO_SLOT;
         self.emptying -= 1;
         self.empty += 1;
@@ -340,16 +340,16 @@ impl Slabs {
     /// # Panics
     /// If the slab was not reported as empty.
     pub(crate) fn gave_back(&mut self, slab: Slab) {
-        assert!(self.states[slab.number] == State::Empty, "{slab:?} is not empty");
-        self.states[slab.number] = State::GivenBack;
+        assert!(self.states[slab.number] == SlabState::Empty, "{slab:?} is not empty");
+        self.states[slab.number] = SlabState::GivenBack;
         self.empty -= 1;
     }
 
     /// Marks a slab as given back, because all of its slots in an adopted table are marked. The
     /// target becomes the number of slabs in use.
     pub(crate) fn adopt_given_back(&mut self, slab: usize) {
-        assert!(self.states[slab] == State::InUse && self.free[slab] == NO_SLOT);
-        self.states[slab] = State::GivenBack;
+        assert!(self.states[slab] == SlabState::InUse && self.free[slab] == NO_SLOT);
+        self.states[slab] = SlabState::GivenBack;
         self.in_use -= 1;
         self.usable -= self.slab(slab).count;
         self.target = self.in_use;
@@ -381,19 +381,19 @@ impl Slabs {
         is_away: impl Fn(Slot) -> bool,
     ) -> usize {
         let count = |state| self.states.iter().filter(|&&found| found == state).count();
-        let counts = [State::InUse, State::Emptying, State::Empty].map(count);
+        let counts = [SlabState::InUse, SlabState::Emptying, SlabState::Empty].map(count);
         assert_eq!(counts, [self.in_use, self.emptying, self.empty], "slabs in each state");
         assert!((1..=self.states.len()).contains(&self.target), "a target of {}", self.target);
         let (mut usable, mut free) = (0, 0);
         for slab in self.all() {
             let state = self.states[slab.number];
-            usable += if state == State::InUse { slab.count } else { 0 };
-            let is_away_now = matches!(state, State::Empty | State::GivenBack);
+            usable += if state == SlabState::InUse { slab.count } else { 0 };
+            let is_away_now = matches!(state, SlabState::Empty | SlabState::GivenBack);
             for slot in slab.slots() {
                 assert_eq!(is_away(slot), is_away_now, "slot {slot} of a slab that is {state:?}");
             }
             let mut slot = self.free[slab.number];
-            let is_open = state == State::InUse && slot != NO_SLOT;
+            let is_open = state == SlabState::InUse && slot != NO_SLOT;
             assert_eq!(self.open.contains(slab.number as Slot), is_open, "{slab:?} is {state:?}");
             while slot != NO_SLOT {
                 assert!(slab.slots().contains(&slot) && is_empty(slot), "free slot {slot}");

@@ -449,7 +449,7 @@ impl ShardVolume {
 
 /// The volumes, indexed by their numbers.
 #[derive(Debug)]
-pub(crate) struct Volumes {
+pub(crate) struct ShardVolumes {
     states: Vec<Option<ShardVolume>>,
     /// The lines of the shard.
     capacity: usize,
@@ -457,7 +457,7 @@ pub(crate) struct Volumes {
     unclaimed: Vec<u64>,
 }
 
-impl Volumes {
+impl ShardVolumes {
     /// No volumes, in a shard of `capacity` lines.
     pub(crate) const fn new(capacity: usize) -> Self {
         Self { states: Vec::new(), capacity, unclaimed: Vec::new() }

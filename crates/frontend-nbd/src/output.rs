@@ -12,7 +12,7 @@ use forebay_volume::{ReplySegment, RequestKind};
 
 /// A piece of the output.
 #[derive(Clone, Copy)]
-enum Piece {
+enum OutputPiece {
     /// Bytes of the header buffer.
     Header { from: u32, len: u32 },
     /// Bytes of the pool or of a request's memory.
@@ -21,9 +21,9 @@ enum Piece {
 
 /// Replies, in sending order.
 #[derive(Default)]
-pub(crate) struct Output {
+pub(crate) struct ReplyOutput {
     headers: Vec<u8>,
-    pieces: Vec<Piece>,
+    pieces: Vec<OutputPiece>,
     /// The pins of the data.
     pinned: Vec<ReplySegment>,
     /// The memory of data outside the pool.
@@ -38,9 +38,9 @@ pub(crate) struct Output {
 }
 
 // SAFETY: the pointers point into the pool, which is shared, and into memory that the output owns.
-unsafe impl Send for Output {}
+unsafe impl Send for ReplyOutput {}
 
-impl Output {
+impl ReplyOutput {
     pub(crate) fn is_empty(&self) -> bool {
         self.sent == self.pieces.len()
     }
@@ -57,12 +57,12 @@ impl Output {
         let len = self.headers.len() - from;
         self.bytes += len;
         // Adjacent headers are one piece.
-        if let Some(Piece::Header { len: last, .. }) = self.pieces.last_mut() {
+        if let Some(OutputPiece::Header { len: last, .. }) = self.pieces.last_mut() {
             *last += len as u32;
             return;
         }
         if len > 0 {
-            self.pieces.push(Piece::Header { from: from as u32, len: len as u32 });
+            self.pieces.push(OutputPiece::Header { from: from as u32, len: len as u32 });
         }
     }
 
@@ -85,12 +85,12 @@ impl Output {
                 Place::Discard => unreachable!("a reply has no discard buffer"),
             };
             self.bytes += segment.len as usize;
-            if let Some(Piece::Data { base: last, len }) = self.pieces.last_mut()
+            if let Some(OutputPiece::Data { base: last, len }) = self.pieces.last_mut()
                 && last.wrapping_add(*len as usize) == base
             {
                 *len += segment.len;
             } else {
-                self.pieces.push(Piece::Data { base, len: segment.len });
+                self.pieces.push(OutputPiece::Data { base, len: segment.len });
             }
         }
         // Most replies have one segment, and copying a slice takes a call.
@@ -112,8 +112,8 @@ impl Output {
         let headers = self.headers.as_mut_ptr();
         for piece in self.pieces[self.sent..].iter().take(IOVECS_MAX) {
             let (base, len) = match *piece {
-                Piece::Header { from, len } => (headers.wrapping_add(from as usize), len),
-                Piece::Data { base, len } => (base, len),
+                OutputPiece::Header { from, len } => (headers.wrapping_add(from as usize), len),
+                OutputPiece::Data { base, len } => (base, len),
             };
             self.iovecs.push(libc::iovec { iov_base: base.cast(), iov_len: len as usize });
         }
@@ -135,7 +135,8 @@ impl Output {
     pub(crate) fn advance(&mut self, pool: &impl PoolAccess, bytes: usize) -> bool {
         let mut bytes = bytes + self.sent_bytes;
         while self.sent < self.pieces.len() {
-            let (Piece::Header { len, .. } | Piece::Data { len, .. }) = self.pieces[self.sent];
+            let (OutputPiece::Header { len, .. } | OutputPiece::Data { len, .. }) =
+                self.pieces[self.sent];
             if bytes < len as usize {
                 break;
             }
@@ -154,10 +155,10 @@ impl Output {
     pub(crate) fn drain_to(&mut self, pool: &impl PoolAccess, mut write: impl FnMut(&[u8])) {
         for piece in &self.pieces {
             match *piece {
-                Piece::Header { from, len } => {
+                OutputPiece::Header { from, len } => {
                     write(&self.headers[from as usize..(from + len) as usize]);
                 }
-                Piece::Data { base, len } => {
+                OutputPiece::Data { base, len } => {
                     // SAFETY: the pins and the memory of a piece are held as long as the piece.
                     write(unsafe { std::slice::from_raw_parts(base, len as usize) });
                 }

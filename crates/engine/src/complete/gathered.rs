@@ -1,7 +1,7 @@
 //! Completion of writes that may share an I/O, and dispatch of those that were held back
 //! (`ops::gather`).
 
-use super::Completion;
+use super::OpCompletion;
 use crate::line::key::LineKey;
 use crate::line::meta::LineTable;
 use crate::ops::io_run::{IoRun, push_run};
@@ -11,7 +11,7 @@ use crate::{IoCause, IoId, IoVerb, Outbox, Place, Segment};
 use forebay_types::{Few, IoError, IoResult, SECTOR_BYTES};
 use std::iter;
 
-impl<M: LineTable> Completion<'_, M> {
+impl<M: LineTable> OpCompletion<'_, M> {
     /// Completes the I/O of a write that may have shared it.
     pub(super) fn complete_gated(
         &mut self,

@@ -7,12 +7,12 @@ use crate::line::key::LineKey;
 use crate::line::meta::LineTable;
 use crate::lines::VolumeLines;
 use crate::ops::io_run::IoRun;
-use crate::ops::{Op, OpKind, OpLine, Serves, emit};
+use crate::ops::{LineOp, OpKind, OpLine, Serves, emit};
 use crate::sabotage::PlantedBug;
-use crate::writeback::dirty_lines::DirtyLines;
-use crate::writeback::elevator::{Stop, Window};
+use crate::writeback::dirty_lines::DirtySet;
+use crate::writeback::elevator::{ElevatorStop, FlightWindow};
 use crate::writeback::epochs::Epochs;
-use crate::writeback::scheduler::{Inputs, Scheduler};
+use crate::writeback::scheduler::{DestageScheduler, SchedulerInputs};
 use crate::{Answer, IoCause, IoVerb, Outbox, Outcome, PartId, Slot};
 use forebay_types::{Few, IoError, IoResult, LINE_BYTES, LINES_PER_REGION, Mode, REGION_BYTES};
 use span::{Planner, Span};
@@ -30,19 +30,19 @@ impl<M: LineTable> VolumeLines<'_, M> {
 }
 
 impl<M: LineTable> Destager<'_, M> {
-    fn inputs(&self, now_ms: u64) -> Inputs {
+    fn inputs(&self, now_ms: u64) -> SchedulerInputs {
         self.lines.volume.writeback().inputs(self.lines.volume.mode(), now_ms)
     }
 
-    fn scheduler(&self) -> &Scheduler {
+    fn scheduler(&self) -> &DestageScheduler {
         self.lines.volume.writeback().scheduler()
     }
 
-    fn scheduler_mut(&mut self) -> &mut Scheduler {
+    fn scheduler_mut(&mut self) -> &mut DestageScheduler {
         self.lines.volume.writeback_mut().scheduler_mut()
     }
 
-    fn dirty(&self) -> &DirtyLines {
+    fn dirty(&self) -> &DirtySet {
         self.lines.volume.writeback().dirty()
     }
 
@@ -67,7 +67,7 @@ impl<M: LineTable> Destager<'_, M> {
         if writeback.begin_sweep(self.lines.id, inputs, may_age, has_lost, self.lines.index) {
             writeback.scheduler_mut().schedule_aging(now_ms, self.lines.quota);
         } else {
-            let overdue_ms = Scheduler::aging_overdue_ms(self.lines.quota);
+            let overdue_ms = DestageScheduler::aging_overdue_ms(self.lines.quota);
             writeback.dirty_mut().advance_ages(now_ms, overdue_ms);
         }
         self.pump(now_ms, out);
@@ -232,8 +232,8 @@ impl<M: LineTable> Destager<'_, M> {
         }
     }
 
-    /// See [`Scheduler::window`].
-    fn window(&self, now_ms: u64) -> Option<Window> {
+    /// See [`DestageScheduler::window`].
+    fn window(&self, now_ms: u64) -> Option<FlightWindow> {
         self.scheduler().window(self.lines.quota, self.lines_min(), now_ms)
     }
 
@@ -245,7 +245,7 @@ impl<M: LineTable> Destager<'_, M> {
     }
 
     /// The elevator's next stop in this shard, if it may start a destage now.
-    fn next_stop(&self, now_ms: u64) -> Option<Stop> {
+    fn next_stop(&self, now_ms: u64) -> Option<ElevatorStop> {
         let (scheduler, dirty) = (self.scheduler(), self.dirty());
         if !scheduler.may_use_elevator(self.inputs(now_ms)) {
             return None;
@@ -256,12 +256,12 @@ impl<M: LineTable> Destager<'_, M> {
         let line = scheduler.elevator_line(true);
         let behind = dirty.whole_from(0).take_while(|&before| before < line);
         if let Some(key) = dirty.whole_from(line).chain(behind).map(key).find(may_destage) {
-            return Some(Stop { key, whole: true, operations });
+            return Some(ElevatorStop { key, whole: true, operations });
         }
         let line = scheduler.elevator_line(false);
         let behind = dirty.waiting_from(0).take_while(|&before| before < line);
         let key = dirty.waiting_from(line).chain(behind).map(key).find(may_destage)?;
-        Some(Stop { key, whole: false, operations })
+        Some(ElevatorStop { key, whole: false, operations })
     }
 
     /// If throttled writers have waited too long for a distant elevator, destages a line of this
@@ -357,7 +357,7 @@ impl<M: LineTable> Destager<'_, M> {
 
     /// Continues after an operation has completed: lines that a flush found busy may be destaged
     /// now.
-    pub(crate) fn resume(&mut self, op: &Op, now_ms: u64, out: &mut Outbox) {
+    pub(crate) fn resume(&mut self, op: &LineOp, now_ms: u64, out: &mut Outbox) {
         let VolumeLines { volume, quota, .. } = &mut self.lines;
         let writeback = volume.writeback_mut();
         // Most operations complete while nothing is to be destaged.
@@ -379,7 +379,7 @@ impl<M: LineTable> Destager<'_, M> {
     }
 
     /// Counts a completed destage. The caller handles its lines afterwards.
-    pub(crate) fn count_end(&mut self, op: &Op, now_ms: u64) {
+    pub(crate) fn count_end(&mut self, op: &LineOp, now_ms: u64) {
         let failed = op.error.is_some();
         self.lines.quota.count_destage_end(op.lines.len());
         let has_recovered = self.lines.quota.has_recovered();
@@ -455,10 +455,10 @@ impl<M: LineTable> Destager<'_, M> {
             assert!(there.key == line.key && has_data, "{line:?} is destaged from {there:?}");
             self.lines.index.pin(line.slot);
         }
-        let op = Op {
+        let op = LineOp {
             is_wide,
             serves,
-            ..Op::new(OpKind::Destage, self.lines.id, lines, None, runs.len())
+            ..LineOp::new(OpKind::Destage, self.lines.id, lines, None, runs.len())
         };
         let id = self.lines.start(op);
         let cause = if urgent { IoCause::DestageUrgent } else { IoCause::Destage };

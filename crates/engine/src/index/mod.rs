@@ -73,12 +73,12 @@ pub struct Slots<M> {
 }
 
 /// The policy's view of the lines.
-struct View<'a> {
+struct LinesView<'a> {
     lines: &'a [LineMeta],
     slabs: &'a Slabs,
 }
 
-impl Lines for View<'_> {
+impl Lines for LinesView<'_> {
     fn is_evictable(&self, slot: Slot) -> bool {
         let line = &self.lines[slot as usize];
         line.pins == 0 && line.dirty == 0 && self.slabs.keeps(slot)
@@ -534,7 +534,7 @@ impl<M: LineTable> Slots<M> {
         if let Some(slot) = slabs::take_unused(self) {
             return Some(slot);
         }
-        let view = View { lines: &self.lines, slabs: &self.slabs };
+        let view = LinesView { lines: &self.lines, slabs: &self.slabs };
         let victim = match incoming {
             Some((key, hint)) => self.policy.evict(key.hash(), hint, &view),
             None => self.policy.vacate(&view),

@@ -79,7 +79,7 @@ pub struct PatrolCounters {
 
 /// Seals, parity and patrol of a shard.
 #[derive(Debug, Default)]
-pub(crate) struct Integrity {
+pub(crate) struct ShardIntegrity {
     parity: Parity,
     /// Whether dirty lines get parity.
     has_parity: bool,
@@ -102,7 +102,7 @@ impl Verdict {
     }
 }
 
-impl Integrity {
+impl ShardIntegrity {
     /// The seal of a slot, if it has one.
     pub(crate) fn seal_of<M: LineTable>(&self, index: &Slots<M>, slot: Slot) -> Option<Seal> {
         let line = index.get(slot);

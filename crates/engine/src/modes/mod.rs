@@ -104,7 +104,7 @@ impl Through {
 
 /// Where the bytes of a write are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum ByteSource {
     /// In the payload, to be copied into the pool.
     Payload,
     /// In the slots already.
@@ -141,7 +141,7 @@ const fn effective(
 }
 
 /// Writes and erases parts of one volume.
-pub(crate) struct Writer<'a, M> {
+pub(crate) struct PartWriter<'a, M> {
     lines: VolumeLines<'a, M>,
     scratch: &'a mut Scratch,
 }
@@ -155,7 +155,7 @@ pub(crate) struct Scratch {
     reserved: Vec<Slot>,
 }
 
-impl<'a, M: LineTable> Writer<'a, M> {
+impl<'a, M: LineTable> PartWriter<'a, M> {
     pub(crate) const fn new(lines: VolumeLines<'a, M>, scratch: &'a mut Scratch) -> Self {
         Self { lines, scratch }
     }

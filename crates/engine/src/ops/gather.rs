@@ -25,7 +25,7 @@ use crate::IoId;
 use crate::line::key::LineKey;
 use crate::line::meta::NO_SLOT;
 use crate::ops::trial::Trial;
-use crate::ops::{KeyHasher, Op, OpLine, Ops};
+use crate::ops::{KeyHasher, LineOp, OpLine, Ops};
 use forebay_types::{ByteRange, REGION_BYTES, SECTOR_BYTES};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -48,7 +48,7 @@ pub(crate) struct Gated {
 
 /// Writes through the cache to one stripe. A gate exists while an I/O is in flight.
 #[derive(Debug, Default)]
-struct Gate {
+struct StripeGate {
     /// I/Os in flight.
     in_flight: u32,
     /// I/Os in flight that started in `turn`.
@@ -62,18 +62,18 @@ struct Gate {
 /// The gates of all stripes with an I/O in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
-    stripes: HashMap<LineKey, Gate, BuildHasherDefault<KeyHasher>>,
+    stripes: HashMap<LineKey, StripeGate, BuildHasherDefault<KeyHasher>>,
 }
 
 impl Gates {
     pub(crate) fn metadata_bytes(&self) -> usize {
-        self.stripes.capacity() * size_of::<(LineKey, Gate)>()
+        self.stripes.capacity() * size_of::<(LineKey, StripeGate)>()
     }
 }
 
 impl Ops {
     /// Whether a write is to be held back. Only a write whose bytes are all in the pool can be.
-    pub(crate) fn must_hold_back(&mut self, bytes: u64, op: &Op, trial: &Trial) -> bool {
+    pub(crate) fn must_hold_back(&mut self, bytes: u64, op: &LineOp, trial: &Trial) -> bool {
         let gated = op.gated.as_ref().filter(|gated| gated.round.is_some() && trial.holds());
         let Some(gated) = gated else { return false };
         let Some(gate) = self.gates.stripes.get_mut(&gated.stripe) else { return false };
@@ -167,7 +167,7 @@ impl Ops {
     }
 }
 
-impl Gate {
+impl StripeGate {
     /// Resets the count of fresh I/Os if a new turn has begun.
     const fn begin_turn(&mut self, turn: u64) {
         if self.turn != turn {

@@ -23,7 +23,7 @@ use std::ops::RangeInclusive;
 
 /// Flushes that began together.
 #[derive(Debug)]
-struct Group {
+struct FlushGroup {
     number: u64,
     parts: Vec<PartId>,
     /// Whether it has a flush, and not only checkpoints.
@@ -41,7 +41,7 @@ struct Group {
 pub(crate) struct Flushes {
     /// The groups that have begun, in ascending order. If lines are owed to one, they are to all
     /// that follow.
-    groups: Vec<Group>,
+    groups: Vec<FlushGroup>,
     /// The next group, and whether it has a flush.
     next: Vec<PartId>,
     is_next_urgent: bool,
@@ -115,7 +115,7 @@ impl Flushes {
         let parts = std::mem::take(&mut self.next);
         let is_urgent = std::mem::take(&mut self.is_next_urgent);
         let number = self.begun;
-        self.groups.push(Group { number, parts, is_urgent, error, is_owed: true, in_flight });
+        self.groups.push(FlushGroup { number, parts, is_urgent, error, is_owed: true, in_flight });
         true
     }
 
@@ -129,7 +129,7 @@ impl Flushes {
         self.groups.iter().any(|group| numbers.contains(&group.number))
     }
 
-    fn groups_from(&mut self, number: u64) -> impl Iterator<Item = &mut Group> {
+    fn groups_from(&mut self, number: u64) -> impl Iterator<Item = &mut FlushGroup> {
         self.groups.iter_mut().filter(move |group| group.number >= number)
     }
 
@@ -161,7 +161,7 @@ impl Flushes {
 
     /// Answers the groups of which no line is owed and no destage in flight.
     pub(crate) fn answer(&mut self, out: &mut Outbox) {
-        let waits = |group: &Group| group.is_owed || group.in_flight > 0;
+        let waits = |group: &FlushGroup| group.is_owed || group.in_flight > 0;
         let done = self.groups.iter().position(waits).unwrap_or(self.groups.len());
         for group in self.groups.drain(..done) {
             let outcome = Outcome::Done(group.error.map_or(Ok(()), Err));

@@ -39,20 +39,20 @@ use crate::line::key::LineKey;
 use crate::line::meta::LineTable;
 use crate::ops::{OpLine, Serves};
 use crate::{Outbox, PartId, Slot};
-use dirty_lines::DirtyLines;
+use dirty_lines::DirtySet;
 use epochs::Epochs;
 use flush::Flushes;
 use forebay_types::{IoError, Mode, Stripes, VolumeId};
 use quota::Quota;
-use scheduler::{Inputs, Scheduler};
+use scheduler::{DestageScheduler, SchedulerInputs};
 use std::collections::BTreeSet;
 
 /// The dirty lines of a volume in one shard, and the state of their destages.
 #[derive(Debug)]
 pub(crate) struct Writeback {
-    dirty: DirtyLines,
+    dirty: DirtySet,
     flushes: Flushes,
-    scheduler: Scheduler,
+    scheduler: DestageScheduler,
     /// Set if the volume is ordered.
     epochs: Option<Epochs>,
     /// Dirty lines whose last destage failed, as far as there is room for them here. The others are
@@ -77,9 +77,9 @@ pub(crate) enum Retry {
 impl Writeback {
     pub(crate) fn new(size_bytes: u64) -> Self {
         Self {
-            dirty: DirtyLines::new(size_bytes),
+            dirty: DirtySet::new(size_bytes),
             flushes: Flushes::default(),
-            scheduler: Scheduler::new(),
+            scheduler: DestageScheduler::new(),
             epochs: None,
             refused: BTreeSet::new(),
         }
@@ -99,11 +99,11 @@ impl Writeback {
         }
     }
 
-    pub(crate) const fn dirty(&self) -> &DirtyLines {
+    pub(crate) const fn dirty(&self) -> &DirtySet {
         &self.dirty
     }
 
-    pub(crate) const fn dirty_mut(&mut self) -> &mut DirtyLines {
+    pub(crate) const fn dirty_mut(&mut self) -> &mut DirtySet {
         &mut self.dirty
     }
 
@@ -117,11 +117,11 @@ impl Writeback {
         self.dirty.since_ms().map(|since_ms| ordered.unwrap_or(since_ms))
     }
 
-    pub(crate) const fn scheduler(&self) -> &Scheduler {
+    pub(crate) const fn scheduler(&self) -> &DestageScheduler {
         &self.scheduler
     }
 
-    pub(crate) const fn scheduler_mut(&mut self) -> &mut Scheduler {
+    pub(crate) const fn scheduler_mut(&mut self) -> &mut DestageScheduler {
         &mut self.scheduler
     }
 
@@ -258,12 +258,12 @@ impl Writeback {
     }
 
     /// The scheduler's inputs.
-    pub(crate) fn inputs(&self, mode: Mode, now_ms: u64) -> Inputs {
+    pub(crate) fn inputs(&self, mode: Mode, now_ms: u64) -> SchedulerInputs {
         let is_waiting = self.flushes.is_owed();
         let flushing = self.flushes.is_urgent() || is_waiting && self.scheduler.is_log_short();
         let draining = mode != Mode::WriteBack;
         let flushes = self.flushes.len() as u32;
-        Inputs { flushing, reclaiming: is_waiting && !flushing, flushes, draining, now_ms }
+        SchedulerInputs { flushing, reclaiming: is_waiting && !flushing, flushes, draining, now_ms }
     }
 
     /// Whether a part waits for destages.
@@ -302,7 +302,7 @@ impl Writeback {
     pub(crate) fn begin_sweep<M: LineTable>(
         &mut self,
         volume: VolumeId,
-        inputs: Inputs,
+        inputs: SchedulerInputs,
         may_age: bool,
         has_lost: bool,
         index: &Slots<M>,

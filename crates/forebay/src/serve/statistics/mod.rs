@@ -17,7 +17,7 @@ use super::warm_lists::read_file;
 use crate::marks;
 use forebay_api::{PeriodStatistics, Periods, Statistics, StatisticsOfVolume};
 use forebay_control::StatisticsManager;
-use forebay_format::{Group, Identity, STATISTICS_BYTES_MAX, StatisticsFile, pack, unpack};
+use forebay_format::{Identity, NumberGroup, STATISTICS_BYTES_MAX, StatisticsFile, pack, unpack};
 use forebay_runtime::{NamedStatistics, Runtime, VolumeStatistics};
 use forebay_threads::Thread;
 use forebay_types::LINE_BYTES;
@@ -341,7 +341,7 @@ struct Written {
 
 impl KeptFile {
     /// Reads the file. Returns its entries with the numbers of these groups.
-    fn open(path: PathBuf, groups: Vec<Group>) -> (Self, Vec<(Identity, Vec<u8>)>) {
+    fn open(path: PathBuf, groups: Vec<NumberGroup>) -> (Self, Vec<(Identity, Vec<u8>)>) {
         let (mut entries, mut written) = (Vec::new(), Some(Written::default()));
         match read_file(&path, STATISTICS_BYTES_MAX) {
             Ok(None) => {}
