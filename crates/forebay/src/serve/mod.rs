@@ -49,7 +49,7 @@ use anyhow::Context;
 pub(crate) use check::check;
 use control::ControlServers;
 use forebay_config::{Config, Ecc, IoEngine, Workers};
-use forebay_control::{Server, StateDir};
+use forebay_control::{ControlServer, StateDir};
 use forebay_frontend_nbd::NbdServer;
 use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
 use forebay_threads::Thread;
@@ -103,7 +103,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let entered = tokio.enter();
     // Before the start, which a signal must not interrupt.
     let mut signals = Signals::listen().context("cannot install signal handlers")?;
-    let control = Server::bind(&state)?;
+    let control = ControlServer::bind(&state)?;
     let in_use_wait = if state.was_killed() { KILLED_WAIT } else { IN_USE_WAIT };
     let metrics = config.metrics.map(|address| metrics::bind(address, in_use_wait)).transpose()?;
     let dashboard = dashboard::open_with_link(&config, state.path(), in_use_wait)?;

@@ -16,7 +16,7 @@ use super::periodic::Periodic;
 use crate::state_file::StateFile;
 use forebay_api::{PeriodStatistics, Periods, Statistics, StatisticsOfVolume};
 use forebay_control::StatisticsManager;
-use forebay_format::{Group, Identity, STATISTICS_BYTES_MAX, StatisticsFile, pack, unpack};
+use forebay_format::{Identity, NumberGroup, STATISTICS_BYTES_MAX, StatisticsFile, pack, unpack};
 use forebay_runtime::{NamedStatistics, Runtime, VolumeStatistics};
 use forebay_threads::Thread;
 use forebay_types::LINE_BYTES;
@@ -340,7 +340,7 @@ struct Written {
 
 impl KeptFile {
     /// Reads the file. Returns its entries with the numbers of these groups.
-    fn open(path: &Path, groups: Vec<Group>) -> (Self, Vec<(Identity, Vec<u8>)>) {
+    fn open(path: &Path, groups: Vec<NumberGroup>) -> (Self, Vec<(Identity, Vec<u8>)>) {
         let file = StateFile::new(path.to_owned());
         let (mut entries, mut written) = (Vec::new(), Some(Written::default()));
         match file.read(STATISTICS_BYTES_MAX) {
