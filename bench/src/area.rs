@@ -1,7 +1,7 @@
 //! The RAM behind the bare server: one anonymous mapping, with huge pages if available.
 //!
-//! [`Area`] owns it. Each mebibyte has its own lock, so that concurrent access to the same bytes is
-//! safe; an uncontended lock costs about 20 ns of a request that takes a thousand.
+//! [`SharedArea`] owns it. Each mebibyte has its own lock, so that concurrent access to the same
+//! bytes is safe; an uncontended lock costs about 20 ns of a request that takes a thousand.
 
 use anyhow::{Context, Result, ensure};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -11,18 +11,18 @@ use std::sync::{PoisonError, RwLock};
 const REGION_BYTES: usize = 1 << 20;
 
 /// Memory that many threads may read and write.
-pub struct Area {
+pub struct SharedArea {
     ptr: *mut u8,
     len: usize,
     locks: Vec<RwLock<()>>,
 }
 
 // SAFETY: this value owns the mapping exclusively, and it is accessed only under `locks`.
-unsafe impl Send for Area {}
+unsafe impl Send for SharedArea {}
 // SAFETY: as above; `read` takes the shared lock and `write` the exclusive one.
-unsafe impl Sync for Area {}
+unsafe impl Sync for SharedArea {}
 
-impl Area {
+impl SharedArea {
     /// Maps `len` bytes of zeroes.
     pub fn new(len: usize) -> Result<Self> {
         ensure!(len > 0, "cannot serve an empty area: give a --size above zero");
@@ -62,7 +62,7 @@ impl Area {
     /// Appends `len` bytes at `offset` to `out`.
     ///
     /// # Panics
-    /// If the range is not inside, see [`Area::contains`].
+    /// If the range is not inside, see [`SharedArea::contains`].
     pub fn read(&self, offset: u64, len: usize, out: &mut Vec<u8>) {
         assert!(self.contains(offset, len as u64), "{offset}+{len} is outside of the area");
         self.for_each_region(offset as usize, len, |lock, at, piece| {
@@ -75,7 +75,7 @@ impl Area {
     /// Writes `data` at `offset`.
     ///
     /// # Panics
-    /// If the range is not inside, see [`Area::contains`].
+    /// If the range is not inside, see [`SharedArea::contains`].
     pub fn write(&self, offset: u64, data: &[u8]) {
         assert!(self.contains(offset, data.len() as u64), "a write outside of the area");
         let start = offset as usize;
@@ -103,7 +103,7 @@ impl Area {
     }
 }
 
-impl Drop for Area {
+impl Drop for SharedArea {
     fn drop(&mut self) {
         // SAFETY: `new` created the mapping with this length, and no pointer into it remains. The
         // call fails only for an invalid address.
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_is_written_across_regions_is_read_back() {
-        let area = Area::new(3 * REGION_BYTES).unwrap();
+        let area = SharedArea::new(3 * REGION_BYTES).unwrap();
         let data: Vec<u8> = (0..REGION_BYTES + 4096).map(|i| (i / 7) as u8).collect();
         let offset = REGION_BYTES as u64 - 512;
         area.write(offset, &data);
@@ -132,10 +132,10 @@ mod tests {
 
     #[test]
     fn the_end_is_where_it_should_be() {
-        let area = Area::new(8192).unwrap();
+        let area = SharedArea::new(8192).unwrap();
         assert!(area.contains(4096, 4096));
         assert!(!area.contains(4097, 4096));
         assert!(!area.contains(u64::MAX, 2));
-        assert!(Area::new(0).is_err());
+        assert!(SharedArea::new(0).is_err());
     }
 }

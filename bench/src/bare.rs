@@ -1,12 +1,12 @@
 //! The bare server: the cost of a batching server that only copies.
 //!
 //! One thread per connection. One receive takes all requests in the socket, each is copied from or
-//! to an [`Area`], and all replies leave in one send. It keeps no index, no dirty bits, no
+//! to an [`SharedArea`], and all replies leave in one send. It keeps no index, no dirty bits, no
 //! statistics: the additional cost of a caching server is the cost of the cache. It is a baseline,
 //! so it supports only read, write, flush and disconnect.
 
-use crate::area::Area;
-use crate::wire::{self, Command, REPLY_BYTES, REQUEST_BYTES, Reply, Request};
+use crate::area::SharedArea;
+use crate::wire::{self, REPLY_BYTES, REQUEST_BYTES, WireCommand, WireReply, WireRequest};
 use anyhow::{Context, Result};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -24,7 +24,7 @@ const READ_BYTES_MAX: u32 = 32 << 20;
 const EINVAL: u32 = 22;
 
 /// Listens on a Unix socket at `path` and serves `area`. Returns only on failure.
-pub fn serve(path: &Path, area: Arc<Area>) -> Result<()> {
+pub fn serve(path: &Path, area: Arc<SharedArea>) -> Result<()> {
     let listener = UnixListener::bind(path)
         .with_context(|| format!("listening on {}: remove it if it is stale", path.display()))?;
     loop {
@@ -39,11 +39,11 @@ pub fn serve(path: &Path, area: Arc<Area>) -> Result<()> {
 }
 
 /// Serves one connection until the client leaves.
-pub fn serve_connection(mut stream: UnixStream, area: &Area) -> Result<()> {
+pub fn serve_connection(mut stream: UnixStream, area: &SharedArea) -> Result<()> {
     if !wire::accept_client(&mut stream, area.size_bytes())? {
         return Ok(());
     }
-    let mut connection = Connection::new(area);
+    let mut connection = BareConn::new(area);
     let mut input = vec![0; INPUT_BYTES];
     let mut filled = 0;
     loop {
@@ -71,17 +71,17 @@ pub fn serve_connection(mut stream: UnixStream, area: &Area) -> Result<()> {
 struct PendingWrite {
     offset: u64,
     remaining: usize,
-    reply: Reply,
+    reply: WireReply,
 }
 
-struct Connection<'a> {
-    area: &'a Area,
+struct BareConn<'a> {
+    area: &'a SharedArea,
     output: Vec<u8>,
     pending: Option<PendingWrite>,
 }
 
-impl<'a> Connection<'a> {
-    fn new(area: &'a Area) -> Self {
+impl<'a> BareConn<'a> {
+    fn new(area: &'a SharedArea) -> Self {
         Self { area, output: Vec::with_capacity(2 * OUTPUT_BYTES_MAX), pending: None }
     }
 
@@ -106,9 +106,9 @@ impl<'a> Connection<'a> {
             let Some(header) = input[at..].first_chunk::<REQUEST_BYTES>() else {
                 return Ok(Some(at));
             };
-            let request = Request::decode(header)?;
+            let request = WireRequest::decode(header)?;
             at += REQUEST_BYTES;
-            if request.command == Command::Disconnect {
+            if request.command == WireCommand::Disconnect {
                 return Ok(None);
             }
             self.start(&request);
@@ -119,28 +119,28 @@ impl<'a> Connection<'a> {
         }
     }
 
-    fn start(&mut self, request: &Request) {
+    fn start(&mut self, request: &WireRequest) {
         let inside = self.area.contains(request.offset, u64::from(request.len));
         let errno = if inside { 0 } else { EINVAL };
-        let reply = Reply { errno, cookie: request.cookie };
+        let reply = WireReply { errno, cookie: request.cookie };
         match request.command {
-            Command::Read if inside && request.len <= READ_BYTES_MAX => {
+            WireCommand::Read if inside && request.len <= READ_BYTES_MAX => {
                 let len = request.len as usize;
                 self.output.reserve(REPLY_BYTES + len);
                 self.output.extend(reply.encode());
                 self.area.read(request.offset, len, &mut self.output);
             }
-            Command::Write => {
+            WireCommand::Write => {
                 self.pending = Some(PendingWrite {
                     offset: request.offset,
                     remaining: request.len as usize,
                     reply,
                 });
             }
-            Command::Flush => {
-                self.output.extend(Reply { errno: 0, cookie: request.cookie }.encode());
+            WireCommand::Flush => {
+                self.output.extend(WireReply { errno: 0, cookie: request.cookie }.encode());
             }
-            _ => self.output.extend(Reply { errno: EINVAL, ..reply }.encode()),
+            _ => self.output.extend(WireReply { errno: EINVAL, ..reply }.encode()),
         }
     }
 }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     /// Sends `input` in pieces of `chunk` bytes to a connection and returns its answers.
-    fn converse(area: &Arc<Area>, input: &[u8], chunk: usize) -> Vec<u8> {
+    fn converse(area: &Arc<SharedArea>, input: &[u8], chunk: usize) -> Vec<u8> {
         let (mut client, server) = UnixStream::pair().unwrap();
         let area = Arc::clone(area);
         let thread = std::thread::spawn(move || serve_connection(server, &area).unwrap());
@@ -164,42 +164,42 @@ mod tests {
         answer
     }
 
-    fn request(command: Command, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
-        Request { command, flags: 0, cookie, offset, len }.encode().to_vec()
+    fn request(command: WireCommand, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
+        WireRequest { command, flags: 0, cookie, offset, len }.encode().to_vec()
     }
 
     #[test]
     fn a_batch_is_answered_in_order_however_it_is_cut() {
         let payload: Vec<u8> = (0..4096u32).map(|i| (i % 251) as u8).collect();
-        let mut input = request(Command::Write, 1, 4096, 4096);
+        let mut input = request(WireCommand::Write, 1, 4096, 4096);
         input.extend(&payload);
-        input.extend(request(Command::Flush, 2, 0, 0));
-        input.extend(request(Command::Read, 3, 4096, 4096));
-        input.extend(request(Command::Disconnect, 4, 0, 0));
+        input.extend(request(WireCommand::Flush, 2, 0, 0));
+        input.extend(request(WireCommand::Read, 3, 4096, 4096));
+        input.extend(request(WireCommand::Disconnect, 4, 0, 0));
         let mut expected = Vec::new();
         for cookie in 1..=3 {
-            expected.extend(Reply { errno: 0, cookie }.encode());
+            expected.extend(WireReply { errno: 0, cookie }.encode());
         }
         expected.extend(&payload);
         for chunk in [1, 27, 29, 100_000] {
-            let area = Arc::new(Area::new(64 << 10).unwrap());
+            let area = Arc::new(SharedArea::new(64 << 10).unwrap());
             assert!(converse(&area, &input, chunk) == expected, "cut into pieces of {chunk}");
         }
     }
 
     #[test]
     fn what_is_out_of_range_or_unknown_fails_and_keeps_step() {
-        let area = Arc::new(Area::new(8192).unwrap());
-        let mut input = request(Command::Read, 1, 8192, 512);
-        input.extend(request(Command::Write, 2, u64::MAX, 16));
+        let area = Arc::new(SharedArea::new(8192).unwrap());
+        let mut input = request(WireCommand::Read, 1, 8192, 512);
+        input.extend(request(WireCommand::Write, 2, u64::MAX, 16));
         input.extend([7; 16]);
-        input.extend(request(Command::Trim, 3, 0, 512));
-        input.extend(request(Command::Flush, 4, 0, 0));
-        input.extend(request(Command::Disconnect, 5, 0, 0));
+        input.extend(request(WireCommand::Trim, 3, 0, 512));
+        input.extend(request(WireCommand::Flush, 4, 0, 0));
+        input.extend(request(WireCommand::Disconnect, 5, 0, 0));
         let answer = converse(&area, &input, 1000);
         let errors: Vec<u32> = answer
             .chunks_exact(REPLY_BYTES)
-            .map(|reply| Reply::decode(reply.try_into().unwrap()).unwrap().errno)
+            .map(|reply| WireReply::decode(reply.try_into().unwrap()).unwrap().errno)
             .collect();
         assert_eq!(errors, [EINVAL, EINVAL, EINVAL, 0]);
     }

@@ -16,7 +16,7 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// A size of the screen.
 #[derive(Clone, Copy, Debug)]
-pub struct Screen {
+pub struct ScreenSize {
     /// In CSS pixels.
     pub width: u32,
     /// In CSS pixels; only the part of a page that a picture shows.
@@ -203,8 +203,8 @@ impl Browser {
     }
 
     /// Sets the size and the colours of the screen.
-    pub fn set_screen(&mut self, screen: Screen) -> Result<()> {
-        let Screen { width, height, is_phone, is_dark } = screen;
+    pub fn set_screen(&mut self, screen: ScreenSize) -> Result<()> {
+        let ScreenSize { width, height, is_phone, is_dark } = screen;
         self.call(
             "Emulation.setDeviceMetricsOverride",
             json!({"width": width, "height": height, "mobile": is_phone,

@@ -13,9 +13,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::content::{self, Random};
-use crate::load::{Load, Op, Pattern, Tally};
-use crate::wire::{self, Command, REPLY_BYTES, Reply, Request};
+use crate::content::{self, LoadRandom};
+use crate::load::{LoadOp, LoadParams, LoadTally, OffsetPattern};
+use crate::wire::{self, REPLY_BYTES, WireCommand, WireReply, WireRequest};
 
 /// Requests are encoded ahead of the socket up to this many bytes.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
@@ -23,9 +23,9 @@ const OUTPUT_BYTES_MAX: usize = 4 << 20;
 const MIXED_READ_PERCENT: u64 = 70;
 
 /// The plan of one connection.
-pub struct Plan {
+pub struct ConnPlan {
     /// The load.
-    pub load: Load,
+    pub load: LoadParams,
     /// Start of its part of the volume.
     pub start_bytes: u64,
     /// Blocks in its part of the volume, above zero.
@@ -35,12 +35,12 @@ pub struct Plan {
     /// Duration, without a count.
     pub duration: Duration,
     /// Its own random numbers.
-    pub random: Random,
+    pub random: LoadRandom,
 }
 
 /// A request in flight.
 #[derive(Clone, Copy)]
-struct Slot {
+struct RequestSlot {
     sent: Instant,
     offset: u64,
     read: bool,
@@ -50,10 +50,10 @@ struct Slot {
 }
 
 /// A connection in the transmission phase.
-pub struct Connection<'a> {
+pub struct BatchConn<'a> {
     stream: &'a UnixStream,
-    plan: Plan,
-    slots: Vec<Slot>,
+    plan: ConnPlan,
+    slots: Vec<RequestSlot>,
     /// Free slots.
     idle: Vec<u32>,
     issued: u64,
@@ -66,17 +66,17 @@ pub struct Connection<'a> {
     input_filled: usize,
     /// Content of unverified writes.
     filler: Vec<u8>,
-    tally: Tally,
+    tally: LoadTally,
 }
 
-impl<'a> Connection<'a> {
+impl<'a> BatchConn<'a> {
     /// Prepares `plan` for `stream`, after the handshake.
-    pub fn new(stream: &'a UnixStream, plan: Plan) -> Result<Self> {
+    pub fn new(stream: &'a UnixStream, plan: ConnPlan) -> Result<Self> {
         let depth = plan.load.depth;
         let reply_bytes = REPLY_BYTES + plan.load.block_bytes as usize;
         let input_bytes = (reply_bytes * depth as usize).min(4 << 20).max(2 * reply_bytes);
         let (sent, offset) = (Instant::now(), 0);
-        let slot = Slot { sent, offset, read: false, flushing: false, busy: false };
+        let slot = RequestSlot { sent, offset, read: false, flushing: false, busy: false };
         let mut filler = vec![0; plan.load.block_bytes as usize];
         content::fill(&mut filler, 0, plan.load.seed);
         Ok(Self {
@@ -90,7 +90,7 @@ impl<'a> Connection<'a> {
             input_taken: 0,
             input_filled: 0,
             filler,
-            tally: Tally::new()?,
+            tally: LoadTally::new()?,
             plan,
         })
     }
@@ -100,7 +100,7 @@ impl<'a> Connection<'a> {
     /// # Errors
     /// If the server fails a request, sends an unexpected answer, disconnects, or returns wrong
     /// data to a verifying load.
-    pub fn run(mut self) -> Result<Tally> {
+    pub fn run(mut self) -> Result<LoadTally> {
         let deadline = match self.plan.count {
             Some(_) => None,
             None => Some(Instant::now() + self.plan.duration),
@@ -127,31 +127,31 @@ impl<'a> Connection<'a> {
         {
             let Some(slot) = self.idle.pop() else { return };
             let read = match self.plan.load.op {
-                Op::Read => true,
-                Op::Write | Op::Durable => false,
-                Op::Randrw => self.plan.random.below(100) < MIXED_READ_PERCENT,
+                LoadOp::Read => true,
+                LoadOp::Write | LoadOp::Durable => false,
+                LoadOp::Randrw => self.plan.random.below(100) < MIXED_READ_PERCENT,
             };
             let block = match self.plan.load.pattern {
-                Pattern::Random => self.plan.random.below(self.plan.blocks),
-                Pattern::Sequential => self.issued % self.plan.blocks,
+                OffsetPattern::Random => self.plan.random.below(self.plan.blocks),
+                OffsetPattern::Sequential => self.issued % self.plan.blocks,
             };
             let len = self.plan.load.block_bytes;
             let offset = self.plan.start_bytes + block * u64::from(len);
-            let command = if read { Command::Read } else { Command::Write };
-            let request = Request { command, flags: 0, cookie: u64::from(slot), offset, len };
+            let command = if read { WireCommand::Read } else { WireCommand::Write };
+            let request = WireRequest { command, flags: 0, cookie: u64::from(slot), offset, len };
             self.output.extend(request.encode());
             if !read {
                 self.append_payload(offset);
             }
             self.slots[slot as usize] =
-                Slot { sent: now, offset, read, flushing: false, busy: true };
+                RequestSlot { sent: now, offset, read, flushing: false, busy: true };
             self.issued += 1;
         }
     }
 
     /// Appends the content for `offset`. A random load without verification skips the computation.
     fn append_payload(&mut self, offset: u64) {
-        if self.plan.load.verify || self.plan.load.pattern == Pattern::Sequential {
+        if self.plan.load.verify || self.plan.load.pattern == OffsetPattern::Sequential {
             let at = self.output.len();
             self.output.resize(at + self.filler.len(), 0);
             content::fill(&mut self.output[at..], offset, self.plan.load.seed);
@@ -202,7 +202,7 @@ impl<'a> Connection<'a> {
         loop {
             let arrived = &self.input[self.input_taken..self.input_filled];
             let Some(header) = arrived.first_chunk::<REPLY_BYTES>() else { break };
-            let reply = Reply::decode(header)?;
+            let reply = WireReply::decode(header)?;
             let index = usize::try_from(reply.cookie).unwrap_or(usize::MAX);
             let slot = self.slots.get(index).copied().filter(|slot| slot.busy);
             let slot = slot.with_context(|| format!("a reply without a request: {reply:?}"))?;
@@ -226,10 +226,10 @@ impl<'a> Connection<'a> {
                 bail!("the read at {} returned wrong data from byte {at}", slot.offset);
             }
             self.input_taken += REPLY_BYTES + payload;
-            if self.plan.load.op == Op::Durable && !slot.flushing {
-                let (command, cookie) = (Command::Flush, u64::from(index as u32));
+            if self.plan.load.op == LoadOp::Durable && !slot.flushing {
+                let (command, cookie) = (WireCommand::Flush, u64::from(index as u32));
                 self.output
-                    .extend(Request { command, flags: 0, cookie, offset: 0, len: 0 }.encode());
+                    .extend(WireRequest { command, flags: 0, cookie, offset: 0, len: 0 }.encode());
                 self.slots[index].flushing = true;
                 continue;
             }
@@ -263,35 +263,36 @@ pub fn flush(socket: &Path, export: &str) -> Result<()> {
     let mut stream = UnixStream::connect(socket)
         .with_context(|| format!("connecting to {}", socket.display()))?;
     wire::open_export(&mut stream, export)?;
-    let request = Request { command: Command::Flush, flags: 0, cookie: 1, offset: 0, len: 0 };
+    let request =
+        WireRequest { command: WireCommand::Flush, flags: 0, cookie: 1, offset: 0, len: 0 };
     stream.write_all(&request.encode())?;
     let mut reply = [0; REPLY_BYTES];
     stream.read_exact(&mut reply)?;
-    let reply = Reply::decode(&reply)?;
+    let reply = WireReply::decode(&reply)?;
     ensure!(reply.errno == 0, "the flush failed: errno {}", reply.errno);
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::area::Area;
+    use crate::area::SharedArea;
     use crate::bare;
-    use crate::load::{Load, Op, Pattern};
+    use crate::load::{LoadOp, LoadParams, OffsetPattern};
     use std::sync::Arc;
 
     /// Runs `serve` behind a socket in a directory that lives as long as the load's runs.
-    fn with_bare_server(test: impl FnOnce(Load)) {
+    fn with_bare_server(test: impl FnOnce(LoadParams)) {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("socket");
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        let area = Arc::new(Area::new(8 << 20).unwrap());
+        let area = Arc::new(SharedArea::new(8 << 20).unwrap());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let area = Arc::clone(&area);
                 std::thread::spawn(move || bare::serve_connection(stream, &area));
             }
         });
-        test(Load::new(socket, String::new()));
+        test(LoadParams::new(socket, String::new()));
     }
 
     #[test]
@@ -303,7 +304,7 @@ mod tests {
             for (block, depth, connections) in
                 [(4096, 64, 1), (512, 3, 2), (1 << 20, 4, 1), (65536, 16, 3)]
             {
-                for pattern in [Pattern::Random, Pattern::Sequential] {
+                for pattern in [OffsetPattern::Random, OffsetPattern::Sequential] {
                     load.block_bytes = block;
                     load.depth = depth;
                     load.connections = connections;
@@ -322,7 +323,7 @@ mod tests {
         with_bare_server(|mut load| {
             load.verify = true;
             load.prefill().run().unwrap();
-            load.op = Op::Randrw;
+            load.op = LoadOp::Randrw;
             load.block_bytes = 1 << 20;
             load.depth = 16;
             load.connections = 2;
@@ -334,7 +335,7 @@ mod tests {
     #[test]
     fn a_durable_write_is_one_request_with_its_flush() {
         with_bare_server(|mut load| {
-            load.op = Op::Durable;
+            load.op = LoadOp::Durable;
             load.depth = 7;
             load.count = Some(100);
             assert_eq!(load.run().unwrap().requests, 100);

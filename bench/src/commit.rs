@@ -35,11 +35,11 @@ pub struct GroupLog {
     file: File,
     blocks: u64,
     commit: Commit,
-    state: Mutex<State>,
+    state: Mutex<CommitState>,
     turn: Condvar,
 }
 
-struct State {
+struct CommitState {
     /// Blocks with an assigned position.
     placed: u64,
     /// Blocks written or combined.
@@ -57,7 +57,7 @@ struct State {
 
 /// Results of the writers of a log.
 #[derive(Clone, Copy, Debug)]
-pub struct Figures {
+pub struct CommitFigures {
     /// Durable blocks per second.
     pub iops: f64,
     /// Median time until a block was durable, in microseconds.
@@ -78,7 +78,7 @@ impl GroupLog {
             fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::DIRECT)
                 .with_context(|| format!("{} does not support direct I/O", path.display()))?;
         }
-        let state = State {
+        let state = CommitState {
             placed: 0,
             written: 0,
             durable: 0,
@@ -93,7 +93,7 @@ impl GroupLog {
 
     /// Appends from `writers` threads for `duration`. Each appends its next block once the last one
     /// is durable.
-    pub fn run(&self, writers: u32, duration: Duration) -> Result<Figures> {
+    pub fn run(&self, writers: u32, duration: Duration) -> Result<CommitFigures> {
         let begin = Instant::now();
         let mut total = Histogram::<u64>::new_with_max(60_000_000_000, 3)?;
         std::thread::scope(|scope| {
@@ -106,7 +106,7 @@ impl GroupLog {
             anyhow::Ok(())
         })?;
         let us = |quantile| total.value_at_quantile(quantile) as f64 / 1000.0;
-        Ok(Figures {
+        Ok(CommitFigures {
             iops: total.len() as f64 / begin.elapsed().as_secs_f64(),
             latency_us_p50: us(0.5),
             latency_us_p99: us(0.99),
@@ -157,7 +157,7 @@ impl GroupLog {
     }
 
     /// Makes all written blocks durable.
-    fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn lead<'a>(&'a self, mut state: MutexGuard<'a, CommitState>) -> MutexGuard<'a, CommitState> {
         state.is_committing = true;
         let mut upto = state.written;
         let mut group = None;
@@ -200,7 +200,7 @@ impl GroupLog {
         block % self.blocks * BLOCK_BYTES as u64
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CommitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -25,9 +25,9 @@ fn word_at(offset: u64, seed: u64) -> u64 {
 
 /// A random number generator (SplitMix64): a seed determines the load.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct LoadRandom(u64);
 
-impl Random {
+impl LoadRandom {
     /// A generator that starts at `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn random_numbers_stay_below_their_bound_and_reach_all_of_it() {
-        let mut random = Random::new(3);
+        let mut random = LoadRandom::new(3);
         let mut seen = [false; 7];
         for _ in 0..1000 {
             seen[random.below(7) as usize] = true;

@@ -24,12 +24,12 @@ pub fn thread_ns() -> u64 {
 
 /// CPU time of a process and its descendants at one moment.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct CpuReading {
     pid: u32,
     ns_by_pid: HashMap<u32, u64>,
 }
 
-impl Reading {
+impl CpuReading {
     /// Reads the clocks of `pid` and of all that descend from it.
     pub fn of(pid: u32) -> Result<Self> {
         let mut ns_by_pid = HashMap::new();
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_time_of_an_ended_thread_is_counted() {
-        let reading = Reading::of(std::process::id()).unwrap();
+        let reading = CpuReading::of(std::process::id()).unwrap();
         std::thread::spawn(burn).join().unwrap();
         assert!(reading.elapsed_ns().unwrap() > 1_000_000);
     }
@@ -223,6 +223,6 @@ mod tests {
     fn a_process_that_is_not_there_is_an_error() {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        assert!(Reading::of(child.id()).is_err());
+        assert!(CpuReading::of(child.id()).is_err());
     }
 }

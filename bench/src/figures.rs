@@ -3,12 +3,12 @@
 //! Programs collect their figures here, so that none is shown without either, and a missed limit
 //! always exits with 1.
 
-use crate::table::{Table, number};
+use crate::table::{TextTable, number};
 use std::process::ExitCode;
 
 /// The limit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Limit {
+pub enum FigureLimit {
     /// This much or more.
     AtLeast(f64),
     /// This much or less.
@@ -17,7 +17,7 @@ pub enum Limit {
     Information,
 }
 
-impl Limit {
+impl FigureLimit {
     /// Whether `value` meets the limit. NaN never does.
     pub fn is_met(self, value: f64) -> bool {
         match self {
@@ -40,13 +40,13 @@ impl Limit {
 
 /// Figures with their limits, in the order in which they are printed.
 #[derive(Clone, Debug, Default)]
-pub struct Figures {
-    figures: Vec<(String, f64, Limit)>,
+pub struct FigureList {
+    figures: Vec<(String, f64, FigureLimit)>,
 }
 
-impl Figures {
+impl FigureList {
     /// Adds a figure.
-    pub fn add(&mut self, name: impl Into<String>, value: f64, limit: Limit) {
+    pub fn add(&mut self, name: impl Into<String>, value: f64, limit: FigureLimit) {
         self.figures.push((name.into(), value, limit));
     }
 
@@ -57,7 +57,7 @@ impl Figures {
 
     /// The figures as a table in Markdown, and how many limits were missed.
     pub fn markdown(&self) -> String {
-        let mut table = Table::new(["figure", "value", "limit"]);
+        let mut table = TextTable::new(["figure", "value", "limit"]);
         for (name, value, limit) in &self.figures {
             table.row([name.clone(), number(Some(*value)), limit.verdict(*value)]);
         }
@@ -78,19 +78,20 @@ mod tests {
 
     #[test]
     fn each_kind_of_limit_can_be_met_and_missed() {
-        for (limit, good, bad) in [(Limit::AtLeast(2.0), 2.0, 1.9), (Limit::AtMost(2.0), 2.0, 2.1)]
+        for (limit, good, bad) in
+            [(FigureLimit::AtLeast(2.0), 2.0, 1.9), (FigureLimit::AtMost(2.0), 2.0, 2.1)]
         {
             assert!(limit.is_met(good) && !limit.is_met(bad), "{limit:?}");
             assert!(!limit.is_met(f64::NAN), "what was not measured is missed: {limit:?}");
         }
-        assert!(Limit::Information.is_met(f64::NAN));
+        assert!(FigureLimit::Information.is_met(f64::NAN));
     }
 
     #[test]
     fn a_table_says_of_each_figure_what_it_is_for() {
-        let mut figures = Figures::default();
-        figures.add("ratio", 1.58, Limit::AtMost(1.5));
-        figures.add("hits us", 3.0, Limit::Information);
+        let mut figures = FigureList::default();
+        figures.add("ratio", 1.58, FigureLimit::AtMost(1.5));
+        figures.add("hits us", 3.0, FigureLimit::Information);
         let text = figures.markdown();
         assert!(text.contains("<= 1.50 MISSED") && text.contains("information"), "{text}");
         assert!(text.ends_with("\n1 limits missed.\n"), "{text}");

@@ -26,7 +26,7 @@ pub struct Direction {
 
 /// fio's results for one group of jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct FioReport {
     /// Its reads.
     pub read: Direction,
     /// Its writes.
@@ -34,7 +34,7 @@ pub struct Report {
 }
 
 /// Runs fio against the server behind `socket`, with `options`.
-pub fn run(socket: &Path, export: &str, options: &[String]) -> Result<Report> {
+pub fn run(socket: &Path, export: &str, options: &[String]) -> Result<FioReport> {
     let output = Command::new("fio")
         .args(["--name=bench", "--ioengine=nbd", "--output-format=json", "--group_reporting"])
         .arg(format!("--uri=nbd+unix:///{export}?socket={}", socket.display()))
@@ -52,13 +52,13 @@ pub fn run(socket: &Path, export: &str, options: &[String]) -> Result<Report> {
 }
 
 /// Reads a file that fio wrote with `--output-format=json`.
-pub fn read_report(path: &Path) -> Result<Report> {
+pub fn read_report(path: &Path) -> Result<FioReport> {
     let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     parse(&text).with_context(|| format!("in {}", path.display()))
 }
 
 /// The first group of jobs of a report. fio may print warnings before the report begins.
-fn parse(text: &str) -> Result<Report> {
+fn parse(text: &str) -> Result<FioReport> {
     let start = text.find('{').context("fio printed no report")?;
     let report: Value = serde_json::from_str(&text[start..]).context("fio's report is not JSON")?;
     let job = report.pointer("/jobs/0").context("fio's report has no jobs")?;
@@ -67,7 +67,7 @@ fn parse(text: &str) -> Result<Report> {
         "fio's job ended with error {}: see the server's log",
         job["error"]
     );
-    Ok(Report { read: direction(&job["read"]), write: direction(&job["write"]) })
+    Ok(FioReport { read: direction(&job["read"]), write: direction(&job["write"]) })
 }
 
 fn direction(value: &Value) -> Direction {

@@ -106,15 +106,15 @@ impl Forebay {
     }
 
     /// The current counters of a volume.
-    pub fn counters(&self, volume: &str) -> Result<Counters> {
-        Counters::parse(&self.command(&["status", "--json"])?, volume)
+    pub fn counters(&self, volume: &str) -> Result<CounterSnapshot> {
+        CounterSnapshot::parse(&self.command(&["status", "--json"])?, volume)
     }
 
     /// The current counters of the only journal.
-    pub fn journal(&self) -> Result<Counters> {
+    pub fn journal(&self) -> Result<CounterSnapshot> {
         let status = self.status()?;
         let journals = status["journals"].as_array().context("the status has no journals")?;
-        Ok(Counters(journals.first().context("there is no journal")?.clone()))
+        Ok(CounterSnapshot(journals.first().context("there is no journal")?.clone()))
     }
 
     /// The complete status.
@@ -203,9 +203,9 @@ impl Drop for Forebay {
 
 /// The counters of one volume at one moment.
 #[derive(Clone, Debug)]
-pub struct Counters(Value);
+pub struct CounterSnapshot(Value);
 
-impl Counters {
+impl CounterSnapshot {
     /// Takes the counters of `volume` out of a status in JSON.
     pub fn parse(status: &str, volume: &str) -> Result<Self> {
         let status: Value = serde_json::from_str(status).context("the status is not JSON")?;
@@ -237,11 +237,11 @@ mod tests {
     fn counters_are_those_of_the_volume() {
         let status = r#"{"volumes": [{"name": "a", "counters": {"reads": 1}},
             {"name": "b", "counters": {"reads": 20}}]}"#;
-        let counters = Counters::parse(status, "b").unwrap();
+        let counters = CounterSnapshot::parse(status, "b").unwrap();
         assert_eq!(counters.get("reads").unwrap(), 20);
         assert!(counters.get("hits").is_err());
-        assert!(Counters::parse(status, "c").is_err());
-        let before = Counters::parse(status, "a").unwrap();
+        assert!(CounterSnapshot::parse(status, "c").is_err());
+        let before = CounterSnapshot::parse(status, "a").unwrap();
         assert_eq!(counters.since(&before, "reads").unwrap(), 19);
     }
 }

@@ -9,15 +9,15 @@ use std::path::PathBuf;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use crate::client::{Connection, Plan};
-use crate::content::Random;
-use crate::cpu::Reading;
+use crate::client::{BatchConn, ConnPlan};
+use crate::content::LoadRandom;
+use crate::cpu::CpuReading;
 use crate::wire;
 
 /// Direction of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Op {
+pub enum LoadOp {
     /// Reads only.
     Read,
     /// Writes only.
@@ -31,7 +31,7 @@ pub enum Op {
 /// Order of the offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Pattern {
+pub enum OffsetPattern {
     /// Uniform over the span.
     Random,
     /// From the start of the span to its end and again; each connection has its own part.
@@ -40,7 +40,7 @@ pub enum Pattern {
 
 /// The parameters of a load.
 #[derive(Clone, Debug, Args)]
-pub struct Load {
+pub struct LoadParams {
     /// Unix socket of the server.
     #[arg(long)]
     pub socket: PathBuf,
@@ -57,11 +57,11 @@ pub struct Load {
     #[arg(long = "block", default_value_t = 4096)]
     pub block_bytes: u32,
     /// Direction.
-    #[arg(long, value_enum, default_value_t = Op::Read)]
-    pub op: Op,
+    #[arg(long, value_enum, default_value_t = LoadOp::Read)]
+    pub op: LoadOp,
     /// Order of the offsets.
-    #[arg(long, value_enum, default_value_t = Pattern::Random)]
-    pub pattern: Pattern,
+    #[arg(long, value_enum, default_value_t = OffsetPattern::Random)]
+    pub pattern: OffsetPattern,
     /// Start of the used part of the volume.
     #[arg(long = "start", default_value_t = 0)]
     pub start_bytes: u64,
@@ -89,7 +89,7 @@ pub struct Load {
     pub server_pid: Option<u32>,
 }
 
-impl Load {
+impl LoadParams {
     /// The default load on the server behind `socket`.
     pub fn new(socket: PathBuf, export: String) -> Self {
         Self {
@@ -98,8 +98,8 @@ impl Load {
             depth: 64,
             connections: 1,
             block_bytes: 4096,
-            op: Op::Read,
-            pattern: Pattern::Random,
+            op: LoadOp::Read,
+            pattern: OffsetPattern::Random,
             start_bytes: 0,
             span_bytes: None,
             seconds: 5.0,
@@ -116,8 +116,8 @@ impl Load {
         let mut fill = Self::new(self.socket.clone(), self.export.clone());
         fill.depth = 8;
         fill.block_bytes = 256 << 10;
-        fill.op = Op::Write;
-        fill.pattern = Pattern::Sequential;
+        fill.op = LoadOp::Write;
+        fill.pattern = OffsetPattern::Sequential;
         fill.start_bytes = self.start_bytes;
         fill.span_bytes = self.span_bytes;
         fill.seed = self.seed;
@@ -132,7 +132,7 @@ impl Load {
     }
 
     /// Runs it, from the first connection to the last answer.
-    pub fn run(&self) -> Result<Outcome> {
+    pub fn run(&self) -> Result<LoadResult> {
         let mut streams = Vec::new();
         let mut size_bytes = 0;
         for _ in 0..self.connections {
@@ -142,7 +142,7 @@ impl Load {
             streams.push(stream);
         }
         let plans = self.plans(size_bytes)?;
-        let reading = self.server_pid.map(Reading::of).transpose()?;
+        let reading = self.server_pid.map(CpuReading::of).transpose()?;
         let barrier = Barrier::new(streams.len());
         let begin = Instant::now();
         let mut tallies = Vec::new();
@@ -153,7 +153,7 @@ impl Load {
                 .map(|(stream, plan)| {
                     let barrier = &barrier;
                     scope.spawn(move || {
-                        let connection = Connection::new(stream, plan)?;
+                        let connection = BatchConn::new(stream, plan)?;
                         barrier.wait();
                         connection.run()
                     })
@@ -166,7 +166,7 @@ impl Load {
         });
         let elapsed = begin.elapsed();
         let server_cpu_ns = reading.map(|reading| reading.elapsed_ns()).transpose()?;
-        let mut total = Tally::new()?;
+        let mut total = LoadTally::new()?;
         for tally in tallies {
             total.add(&tally?)?;
         }
@@ -177,7 +177,7 @@ impl Load {
     }
 
     /// The plan of each connection.
-    fn plans(&self, size_bytes: u64) -> Result<Vec<Plan>> {
+    fn plans(&self, size_bytes: u64) -> Result<Vec<ConnPlan>> {
         let block = u64::from(self.block_bytes);
         ensure!(
             self.block_bytes.is_multiple_of(512) && (512..=32 << 20).contains(&block),
@@ -198,16 +198,16 @@ impl Load {
             Some(u64::MAX) => Some(blocks),
             other => other,
         };
-        let mut random = Random::new(self.seed);
+        let mut random = LoadRandom::new(self.seed);
         Ok((0..connections)
             .map(|index| {
-                let own = self.pattern == Pattern::Sequential && blocks >= connections;
+                let own = self.pattern == OffsetPattern::Sequential && blocks >= connections;
                 let (first, last) = if own {
                     (index * blocks / connections, (index + 1) * blocks / connections)
                 } else {
                     (0, blocks)
                 };
-                Plan {
+                ConnPlan {
                     load: self.clone(),
                     start_bytes: self.start_bytes + first * block,
                     blocks: last - first,
@@ -215,16 +215,21 @@ impl Load {
                         (index + 1) * count / connections - index * count / connections
                     }),
                     duration: Duration::from_secs_f64(self.seconds),
-                    random: Random::new(random.next_u64()),
+                    random: LoadRandom::new(random.next_u64()),
                 }
             })
             .collect())
     }
 
-    fn outcome(&self, tally: &Tally, elapsed: Duration, server_cpu_ns: Option<u64>) -> Outcome {
+    fn outcome(
+        &self,
+        tally: &LoadTally,
+        elapsed: Duration,
+        server_cpu_ns: Option<u64>,
+    ) -> LoadResult {
         let seconds = elapsed.as_secs_f64();
         let us = |ns: u64| ns as f64 / 1000.0;
-        Outcome {
+        LoadResult {
             requests: tally.requests,
             seconds,
             iops: tally.requests as f64 / seconds,
@@ -241,14 +246,14 @@ impl Load {
 
 /// Counters of one connection, or of all.
 #[derive(Clone, Debug)]
-pub struct Tally {
+pub struct LoadTally {
     /// Requests answered.
     pub requests: u64,
     /// Time from sending to answer, in nanoseconds.
     pub latency_ns: Histogram<u64>,
 }
 
-impl Tally {
+impl LoadTally {
     /// Empty counters.
     pub fn new() -> Result<Self> {
         Ok(Self { requests: 0, latency_ns: Histogram::new_with_max(60_000_000_000, 3)? })
@@ -262,7 +267,7 @@ impl Tally {
 
 /// The result of a load.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Outcome {
+pub struct LoadResult {
     /// Requests answered.
     pub requests: u64,
     /// From the first request to the last answer.

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An export as a file. Unmounted when dropped.
-pub struct Mount {
+pub struct ExportMount {
     dir: tempfile::TempDir,
     file: PathBuf,
     child: Child,
 }
 
-impl Mount {
+impl ExportMount {
     /// Why exports cannot be mounted here, if they cannot.
     pub fn obstacle() -> Option<String> {
         if !Path::new("/dev/fuse").exists() {
@@ -39,7 +39,7 @@ impl Mount {
     /// Mounts an export of the server behind `socket`.
     ///
     /// # Errors
-    /// If the file does not appear; see [`Mount::obstacle`].
+    /// If the file does not appear; see [`ExportMount::obstacle`].
     pub fn new(socket: &Path, export: &str) -> Result<Self> {
         let dir = servers::work_dir()?;
         let file = dir.path().join("disk");
@@ -77,7 +77,7 @@ impl Mount {
     }
 }
 
-impl Drop for Mount {
+impl Drop for ExportMount {
     fn drop(&mut self) {
         // Cleanup after the measurement: failures are ignored.
         let mut unmount = Command::new("fusermount3");

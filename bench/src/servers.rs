@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
-pub enum Kind {
+pub enum ServerKind {
     /// The bare server of this package: the baseline.
     Bare,
     /// Forebay.
@@ -35,7 +35,7 @@ pub enum Kind {
     QemuStorageDaemon,
 }
 
-impl Kind {
+impl ServerKind {
     /// All of them, the baseline first.
     pub const ALL: [Self; 6] = [
         Self::Bare,
@@ -78,9 +78,9 @@ pub struct Setup {
 }
 
 /// A running server.
-pub struct Server {
+pub struct BenchServer {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: ServerKind,
     /// Its Unix socket.
     pub socket: PathBuf,
     /// The process whose CPU time counts, with its children.
@@ -89,14 +89,17 @@ pub struct Server {
     image: Option<PathBuf>,
 }
 
-impl Server {
+impl BenchServer {
     /// Starts one and waits until it accepts connections.
-    pub fn start(kind: Kind, setup: &Setup) -> Result<Self> {
+    pub fn start(kind: ServerKind, setup: &Setup) -> Result<Self> {
         let dir = setup.dir.join(kind.name());
         fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
         let socket = dir.join("socket");
-        let image = matches!(kind, Kind::QemuNbd | Kind::NbdServer | Kind::QemuStorageDaemon)
-            .then(|| dir.join("image"));
+        let image = matches!(
+            kind,
+            ServerKind::QemuNbd | ServerKind::NbdServer | ServerKind::QemuStorageDaemon
+        )
+        .then(|| dir.join("image"));
         if let Some(image) = &image {
             File::create(image)?.set_len(setup.size_bytes)?;
         }
@@ -113,7 +116,7 @@ impl Server {
             let log = fs::read_to_string(dir.join("log")).unwrap_or_default();
             format!("{} did not start; its output: {}", kind.name(), log.trim())
         })?;
-        if kind == Kind::NbdServer {
+        if kind == ServerKind::NbdServer {
             // It serves several clients only as a daemon, which is not a child process.
             let text = fs::read_to_string(dir.join("pid")).context("nbd-server wrote no pid")?;
             server.pid = text.trim().parse().context("the pid file of nbd-server")?;
@@ -127,7 +130,7 @@ impl Server {
             if UnixStream::connect(&self.socket).is_ok() {
                 return Ok(());
             }
-            if self.kind != Kind::NbdServer
+            if self.kind != ServerKind::NbdServer
                 && let Some(child) = &mut self.child
                 && let Some(status) = child.try_wait()?
             {
@@ -139,7 +142,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for BenchServer {
     fn drop(&mut self) {
         // Cleanup after the measurement: failures are ignored.
         if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
@@ -160,21 +163,21 @@ impl Drop for Server {
     }
 }
 
-fn command(kind: Kind, setup: &Setup, dir: &Path, socket: &Path) -> Result<Command> {
+fn command(kind: ServerKind, setup: &Setup, dir: &Path, socket: &Path) -> Result<Command> {
     let size = setup.size_bytes.to_string();
     let image = dir.join("image").to_string_lossy().into_owned();
     let path = socket.to_string_lossy().into_owned();
     let program = |name: &str| Command::new(setup.programs.join(name));
     let mut command = match kind {
-        Kind::Bare => program("bare-server"),
-        Kind::Forebay => program("forebay"),
+        ServerKind::Bare => program("bare-server"),
+        ServerKind::Forebay => program("forebay"),
         other => Command::new(other.name()),
     };
     match kind {
-        Kind::Bare => {
+        ServerKind::Bare => {
             command.args(["--socket", &path, "--size", &size]);
         }
-        Kind::Forebay => {
+        ServerKind::Forebay => {
             // The pool is 1.5 times as large as the volume, to avoid evictions.
             let pool = (setup.size_bytes / 2 * 3).max(64 << 20).to_string();
             let comma = if setup.forebay_options.is_empty() { "" } else { "," };
@@ -183,20 +186,20 @@ fn command(kind: Kind, setup: &Setup, dir: &Path, socket: &Path) -> Result<Comma
             command.args(["--nbd", &format!("unix:{path}"), "--memory", &pool]);
             command.arg("--state").arg(dir.join("state"));
         }
-        Kind::Nbdkit => {
+        ServerKind::Nbdkit => {
             command.args(["-f", "-U", &path, "memory", &size, "allocator=malloc"]);
         }
-        Kind::QemuNbd => {
+        ServerKind::QemuNbd => {
             command.args(["-t", "-f", "raw", "-x", EXPORT, "-k", &path, "--shared=64"]);
             command.args(["--cache=writeback", &image]);
         }
-        Kind::NbdServer => {
+        ServerKind::NbdServer => {
             let config = dir.join("config");
             let text = format!("[generic]\nunixsock = {path}\n[{EXPORT}]\nexportname = {image}\n");
             fs::write(&config, text)?;
             command.arg("-C").arg(config).arg("-p").arg(dir.join("pid"));
         }
-        Kind::QemuStorageDaemon => {
+        ServerKind::QemuStorageDaemon => {
             command.args(["--blockdev", &format!("driver=file,node-name=disk,filename={image}")]);
             let server = format!("addr.type=unix,addr.path={path},max-connections=64");
             command.args(["--nbd-server", &server, "--export"]);
@@ -238,7 +241,9 @@ mod tests {
             size_bytes: 1 << 20,
             forebay_options: String::new(),
         };
-        let Err(error) = Server::start(Kind::Bare, &setup) else { panic!("no program, no error") };
+        let Err(error) = BenchServer::start(ServerKind::Bare, &setup) else {
+            panic!("no program, no error")
+        };
         assert!(format!("{error:#}").contains("bare-server"), "{error:#}");
 
         // A program that exits at once is reported with its output.
@@ -246,16 +251,18 @@ mod tests {
         fs::write(&program, "#!/bin/sh\necho no room >&2\nexit 3\n").unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&program, mode).unwrap();
-        let Err(error) = Server::start(Kind::Bare, &setup) else { panic!("it ended, no error") };
+        let Err(error) = BenchServer::start(ServerKind::Bare, &setup) else {
+            panic!("it ended, no error")
+        };
         let text = format!("{error:#}");
         assert!(text.contains("no room") && text.contains("exit status: 3"), "{text}");
     }
 
     #[test]
     fn every_kind_has_a_name_of_its_own() {
-        let mut names: Vec<_> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        let mut names: Vec<_> = ServerKind::ALL.iter().map(|kind| kind.name()).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), Kind::ALL.len());
+        assert_eq!(names.len(), ServerKind::ALL.len());
     }
 }

@@ -73,11 +73,11 @@ pub fn size(bytes: u64) -> String {
 
 /// A table with a header. All rows have as many cells as the header.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     /// A table with this header and no rows.
     pub fn new<'a>(head: impl IntoIterator<Item = &'a str>) -> Self {
         Self { rows: vec![head.into_iter().map(str::to_owned).collect()] }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_table_lines_up() {
-        let mut table = Table::new(["what", "n"]);
+        let mut table = TextTable::new(["what", "n"]);
         table.row(["a".to_owned(), "100".to_owned()]);
         assert_eq!(table.markdown(), "| what |   n |\n|------|----:|\n| a    | 100 |\n");
     }

@@ -6,11 +6,11 @@
 //! its memory lies. What can be switched on is switched on for one of two servers, and then for the
 //! other ([`compare_switched`]).
 
-use crate::content::Random;
+use crate::content::LoadRandom;
 use crate::cpu::{WORKERS, threads_ns};
-use crate::figures::{Figures, Limit};
+use crate::figures::{FigureLimit, FigureList};
 use crate::forebay::Forebay;
-use crate::load::{Load, Op, Outcome};
+use crate::load::{LoadOp, LoadParams, LoadResult};
 use crate::table::{Centre, median};
 use anyhow::{Result, ensure};
 use std::path::Path;
@@ -19,20 +19,20 @@ use tempfile::TempDir;
 
 /// How the servers are loaded.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct LoadPlan {
     /// Bytes of the volume. The pool has four times as many, so that nothing is evicted, and the
     /// dirty lines stay below where writeback begins.
     pub volume_bytes: u64,
     /// Requests in flight.
     pub depth: u32,
-    /// See [`Load::busy`].
+    /// See [`LoadParams::busy`].
     pub busy: bool,
 }
 
 /// A running server with the volume `v` in memory, in write-back, and filled.
 pub struct Loaded {
     server: Forebay,
-    plan: Plan,
+    plan: LoadPlan,
     _dir: TempDir,
 }
 
@@ -43,7 +43,7 @@ impl Loaded {
     /// # Errors
     /// If it does not start, or fails a write.
     pub fn start(
-        plan: Plan,
+        plan: LoadPlan,
         programs: &Path,
         volume_options: &str,
         options: &[&str],
@@ -67,8 +67,8 @@ impl Loaded {
         self.server.pid
     }
 
-    fn load(&self, op: Op) -> Load {
-        let mut load = Load::new(self.server.socket.clone(), "v".into());
+    fn load(&self, op: LoadOp) -> LoadParams {
+        let mut load = LoadParams::new(self.server.socket.clone(), "v".into());
         load.op = op;
         load.depth = self.plan.depth;
         load.busy = self.plan.busy;
@@ -78,11 +78,11 @@ impl Loaded {
 
     /// Writes the whole volume, so that all of its lines are dirty.
     fn fill(&self) -> Result<()> {
-        self.load(Op::Write).prefill().run().map(drop)
+        self.load(LoadOp::Write).prefill().run().map(drop)
     }
 
     /// Loads it for one turn.
-    fn turn(&self, op: Op, seconds: f64) -> Result<Outcome> {
+    fn turn(&self, op: LoadOp, seconds: f64) -> Result<LoadResult> {
         let mut load = self.load(op);
         load.seconds = seconds;
         load.run()
@@ -92,12 +92,12 @@ impl Loaded {
 /// Servers that are compared with the first one.
 pub struct Ways {
     servers: Vec<(&'static str, Loaded)>,
-    plan: Plan,
+    plan: LoadPlan,
 }
 
 impl Ways {
     /// Starts no server yet.
-    pub const fn new(plan: Plan) -> Self {
+    pub const fn new(plan: LoadPlan) -> Self {
         Self { servers: Vec::new(), plan }
     }
 
@@ -128,14 +128,14 @@ impl Ways {
         &self,
         rounds: usize,
         seconds: f64,
-        op: Op,
+        op: LoadOp,
         share_min: impl Fn(&str) -> f64,
-        figures: &mut Figures,
+        figures: &mut FigureList,
     ) -> Result<()> {
         let round = || self.servers.iter().map(|(_, server)| server.turn(op, seconds)).collect();
-        let rounds: Vec<Vec<Outcome>> = (0..rounds).map(|_| round()).collect::<Result<_>>()?;
+        let rounds: Vec<Vec<LoadResult>> = (0..rounds).map(|_| round()).collect::<Result<_>>()?;
         for (at, (way, _)) in self.servers.iter().enumerate() {
-            let median_of = |figure: &dyn Fn(&Outcome, &Outcome) -> f64| {
+            let median_of = |figure: &dyn Fn(&LoadResult, &LoadResult) -> f64| {
                 let values: Vec<f64> = rounds.iter().map(|of| figure(&of[at], &of[0])).collect();
                 median(&values).unwrap_or(f64::NAN)
             };
@@ -143,14 +143,14 @@ impl Ways {
             let mut add = |what: String, value, limit| {
                 figures.add(format!("{op:?}, {way}, {what}"), value, limit);
             };
-            add("IOPS".to_owned(), median_of(&|turn, _| turn.iops), Limit::Information);
+            add("IOPS".to_owned(), median_of(&|turn, _| turn.iops), FigureLimit::Information);
             let share = median_of(&|turn, first| turn.iops / first.iops);
-            add(format!("IOPS / {first}"), share, Limit::AtLeast(share_min(way)));
-            let cpu_us = |turn: &Outcome| turn.server_cpu_us_per_request.unwrap_or(f64::NAN);
+            add(format!("IOPS / {first}"), share, FigureLimit::AtLeast(share_min(way)));
+            let cpu_us = |turn: &LoadResult| turn.server_cpu_us_per_request.unwrap_or(f64::NAN);
             let each = median_of(&|turn, _| cpu_us(turn));
-            add("CPU us each".to_owned(), each, Limit::Information);
+            add("CPU us each".to_owned(), each, FigureLimit::Information);
             let cpu_share = median_of(&|turn, first| cpu_us(turn) / cpu_us(first));
-            add(format!("CPU / {first}"), cpu_share, Limit::Information);
+            add(format!("CPU / {first}"), cpu_share, FigureLimit::Information);
         }
         Ok(())
     }
@@ -173,14 +173,14 @@ impl Ways {
 pub fn compare_switched(
     rounds: usize,
     start: impl Fn() -> Result<Loaded>,
-    op: Op,
+    op: LoadOp,
     ways: &[Switch<'_>],
-    figures: &mut Figures,
+    figures: &mut FigureList,
 ) -> Result<()> {
     let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); ways.len()];
     for round in 0..rounds {
-        let random = Random::new(round as u64);
-        let mut pair = Pair { servers: [start()?, start()?], op, first: round % 2, random };
+        let random = LoadRandom::new(round as u64);
+        let mut pair = ServerPair { servers: [start()?, start()?], op, first: round % 2, random };
         pair.load(WARM_UP)?;
         for at in 0..ways.len() {
             // No way is the first of every pair.
@@ -198,13 +198,13 @@ pub fn compare_switched(
         };
         let centre = |of: fn(&Cost) -> f64| Centre::of(&costs.iter().map(of).collect::<Vec<_>>());
         let Centre { value, low, high } = centre(|cost| cost.rate);
-        add("rate", value, Limit::Information);
-        add("rate, at least", low, Limit::Information);
-        add("rate, at most", high, Limit::AtLeast(way.share_min));
+        add("rate", value, FigureLimit::Information);
+        add("rate, at least", low, FigureLimit::Information);
+        add("rate, at most", high, FigureLimit::AtLeast(way.share_min));
         let Centre { value, low, high } = centre(|cost| cost.workers_more);
-        add("more CPU of workers, %", value, Limit::Information);
-        add("more CPU of workers, at least %", low, Limit::AtMost(way.workers_more_max));
-        add("more CPU of workers, at most %", high, Limit::Information);
+        add("more CPU of workers, %", value, FigureLimit::Information);
+        add("more CPU of workers, at least %", low, FigureLimit::AtMost(way.workers_more_max));
+        add("more CPU of workers, at most %", high, FigureLimit::Information);
     }
     Ok(())
 }
@@ -257,16 +257,16 @@ impl Cost {
 }
 
 /// Two servers that are loaded in turn.
-struct Pair {
+struct ServerPair {
     servers: [Loaded; 2],
-    op: Op,
+    op: LoadOp,
     /// Which of them has each way on first.
     first: usize,
     /// Chooses the order and the blocks of the slices.
-    random: Random,
+    random: LoadRandom,
 }
 
-impl Pair {
+impl ServerPair {
     /// What a way costs, on the average of both servers.
     fn cost(&mut self, way: &Switch<'_>) -> Result<Cost> {
         let mut ratios = [Ratios::default(); 2];
@@ -289,7 +289,7 @@ impl Pair {
     /// Loads both, slice by slice. What the workers of one do in slices of the other counts too.
     fn load(&mut self, duration: Duration) -> Result<Ratios> {
         let begun = Instant::now();
-        let mut sums = [Sums::default(); 2];
+        let mut sums = [SliceSums::default(); 2];
         let before = self.workers_ns()?;
         while begun.elapsed() < duration {
             // The order is random, so that what takes a processor away at regular times affects
@@ -310,7 +310,7 @@ impl Pair {
     }
 
     /// Loads one for one slice.
-    fn slice(&mut self, at: usize) -> Result<Outcome> {
+    fn slice(&mut self, at: usize) -> Result<LoadResult> {
         let mut load = self.servers[at].load(self.op);
         // Otherwise all slices would read and write the same blocks.
         load.seed = self.random.next_u64();
@@ -337,7 +337,7 @@ struct Ratios {
 
 /// The sums over the slices of one server.
 #[derive(Clone, Copy, Default)]
-struct Sums {
+struct SliceSums {
     requests: f64,
     seconds: f64,
 }

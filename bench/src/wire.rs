@@ -72,7 +72,7 @@ pub const REPLY_BYTES: usize = 16;
 
 /// Commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum WireCommand {
     /// Read.
     Read,
     /// Write; the payload follows.
@@ -93,7 +93,7 @@ pub enum Command {
     Other(u16),
 }
 
-impl Command {
+impl WireCommand {
     const fn number(self) -> u16 {
         match self {
             Self::Read => 0,
@@ -125,9 +125,9 @@ impl Command {
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct WireRequest {
     /// The command.
-    pub command: Command,
+    pub command: WireCommand,
     /// Flags from [`request_flag`].
     pub flags: u16,
     /// Returned in the reply.
@@ -138,7 +138,7 @@ pub struct Request {
     pub len: u32,
 }
 
-impl Request {
+impl WireRequest {
     /// Encodes the request.
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
@@ -159,7 +159,7 @@ impl Request {
             "a request began with {magic:#x}: the stream is out of sync"
         );
         Ok(Self {
-            command: Command::from_number(u16::from_be_bytes(part(bytes, 6))),
+            command: WireCommand::from_number(u16::from_be_bytes(part(bytes, 6))),
             flags: u16::from_be_bytes(part(bytes, 4)),
             cookie: u64::from_be_bytes(part(bytes, 8)),
             offset: u64::from_be_bytes(part(bytes, 16)),
@@ -170,14 +170,14 @@ impl Request {
 
 /// One simple reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct WireReply {
     /// Zero, or the error number.
     pub errno: u32,
     /// The cookie of the request.
     pub cookie: u64,
 }
 
-impl Reply {
+impl WireReply {
     /// Encodes the reply.
     pub fn encode(&self) -> [u8; REPLY_BYTES] {
         let mut bytes = [0; REPLY_BYTES];
@@ -207,7 +207,7 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 
 /// Optional features that a client requests. A server may refuse each of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Requested {
+pub struct RequestedFeatures {
     /// The sizes of its blocks.
     pub block_sizes: bool,
     /// Structured replies.
@@ -233,14 +233,14 @@ pub struct Export {
 
 /// The client's side of the handshake: opens `name` and leaves the stream ready for requests.
 pub fn open_export(stream: &mut (impl Read + Write), name: &str) -> Result<Export> {
-    open_export_with(stream, name, Requested::default())
+    open_export_with(stream, name, RequestedFeatures::default())
 }
 
 /// Like [`open_export`], with optional features.
 pub fn open_export_with(
     stream: &mut (impl Read + Write),
     name: &str,
-    requested: Requested,
+    requested: RequestedFeatures,
 ) -> Result<Export> {
     let greeting = read_u64(stream).context("the server closed before its greeting")?;
     ensure!(greeting == GREETING_MAGIC, "not an NBD server: it greeted with {greeting:#x}");
@@ -297,7 +297,7 @@ fn read_go_replies(
 ) -> Result<Export> {
     let (mut export, mut block_min) = (None, 1);
     loop {
-        let OptionReply { kind, data } = read_option_reply(stream)?;
+        let WireOptionReply { kind, data } = read_option_reply(stream)?;
         let info = data.first_chunk().map(|info| u16::from_be_bytes(*info));
         match (kind, info) {
             (REPLY_ACK, _) => {
@@ -321,12 +321,12 @@ fn read_go_replies(
     }
 }
 
-struct OptionReply {
+struct WireOptionReply {
     kind: u32,
     data: Vec<u8>,
 }
 
-fn read_option_reply(stream: &mut impl Read) -> Result<OptionReply> {
+fn read_option_reply(stream: &mut impl Read) -> Result<WireOptionReply> {
     let magic = read_u64(stream)?;
     ensure!(magic == OPTION_REPLY_MAGIC, "an option reply began with {magic:#x}");
     let _option = read_u32(stream)?;
@@ -335,7 +335,7 @@ fn read_option_reply(stream: &mut impl Read) -> Result<OptionReply> {
     ensure!(len <= OPTION_BYTES_MAX, "an option reply of {len} bytes is too long");
     let mut data = vec![0; len as usize];
     stream.read_exact(&mut data)?;
-    Ok(OptionReply { kind, data })
+    Ok(WireOptionReply { kind, data })
 }
 
 fn write_option(stream: &mut impl Write, option: u32, data: &[u8]) -> Result<()> {
@@ -435,28 +435,30 @@ mod tests {
 
     #[test]
     fn requests_and_replies_come_back_as_they_went() {
-        for command in [Command::Read, Command::Write, Command::Flush, Command::Other(9)] {
+        for command in
+            [WireCommand::Read, WireCommand::Write, WireCommand::Flush, WireCommand::Other(9)]
+        {
             let (cookie, offset) = (u64::MAX - 3, 1 << 40);
-            let request = Request { command, flags: 0x8001, cookie, offset, len: 4096 };
-            assert_eq!(Request::decode(&request.encode()).unwrap(), request);
+            let request = WireRequest { command, flags: 0x8001, cookie, offset, len: 4096 };
+            assert_eq!(WireRequest::decode(&request.encode()).unwrap(), request);
         }
-        let reply = Reply { errno: 28, cookie: 77 };
-        assert_eq!(Reply::decode(&reply.encode()).unwrap(), reply);
+        let reply = WireReply { errno: 28, cookie: 77 };
+        assert_eq!(WireReply::decode(&reply.encode()).unwrap(), reply);
     }
 
     #[test]
     fn a_stream_out_of_step_is_noticed() {
-        let mut bytes = Reply { errno: 0, cookie: 1 }.encode();
+        let mut bytes = WireReply { errno: 0, cookie: 1 }.encode();
         bytes[0] ^= 1;
-        assert!(Reply::decode(&bytes).is_err());
-        assert!(Request::decode(&[0; REQUEST_BYTES]).is_err());
+        assert!(WireReply::decode(&bytes).is_err());
+        assert!(WireRequest::decode(&[0; REQUEST_BYTES]).is_err());
     }
 
     #[test]
     fn the_two_ends_agree_on_the_size() {
         let (mut client, mut server) = UnixStream::pair().unwrap();
         let thread = std::thread::spawn(move || accept_client(&mut server, 1 << 30).unwrap());
-        let requested = Requested { block_sizes: true, structured: true, allocation: true };
+        let requested = RequestedFeatures { block_sizes: true, structured: true, allocation: true };
         let export = open_export_with(&mut client, "any name", requested).unwrap();
         // The bare server supports none of them.
         assert_eq!((export.block_min, export.structured, export.allocation), (1, false, None));

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 use std::ops::AddAssign;
 
-use crate::source::Source;
+use crate::source::RustSource;
 use crate::tree::Tree;
 
 /// Lines by kind. A line with code and a comment is code; comments in test code are test code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lines {
+pub struct LinesByKind {
     /// Code that is not test code, string literals included.
     pub code: usize,
     /// Comments and documentation outside test code.
@@ -17,7 +17,7 @@ pub struct Lines {
     pub tests: usize,
 }
 
-impl AddAssign for Lines {
+impl AddAssign for LinesByKind {
     fn add_assign(&mut self, other: Self) {
         self.code += other.code;
         self.comments += other.comments;
@@ -26,8 +26,8 @@ impl AddAssign for Lines {
 }
 
 /// The lines of a file.
-pub fn count(source: &Source) -> Lines {
-    let mut lines = Lines::default();
+pub fn count(source: &RustSource) -> LinesByKind {
+    let mut lines = LinesByKind::default();
     let parts = source.lines().into_iter().zip(source.code_lines()).zip(source.comment_lines());
     for (at, ((line, code), comment)) in parts.enumerate() {
         if line.trim().is_empty() {
@@ -45,12 +45,12 @@ pub fn count(source: &Source) -> Lines {
 /// A table with a row for each package, and sums: of those below `crates`, and of all.
 pub fn table(tree: &Tree) -> String {
     let mut table = format!("{:14}{:>8}{:>10}{:>8}\n", "package", "code", "comments", "tests");
-    let mut row = |name: &str, Lines { code, comments, tests }| {
+    let mut row = |name: &str, LinesByKind { code, comments, tests }| {
         writeln!(table, "{name:14}{code:8}{comments:10}{tests:8}").expect("strings take all");
     };
-    let (mut crates, mut all) = (Lines::default(), Lines::default());
+    let (mut crates, mut all) = (LinesByKind::default(), LinesByKind::default());
     for package in &tree.packages {
-        let mut lines = Lines::default();
+        let mut lines = LinesByKind::default();
         package.sources.iter().for_each(|(_, source)| lines += count(source));
         row(package.name(), lines);
         all += lines;
@@ -72,6 +72,6 @@ mod tests {
         let text = "//! A module.\n\n/* two\nlines */\nfn a() {} // code\n\
                     const S: &str = \"\n// in a string\n\";\n\n\
                     #[cfg(test)]\nmod tests {\n    // a test\n\n}\n";
-        assert_eq!(count(&Source::new(text)), Lines { code: 4, comments: 3, tests: 4 });
+        assert_eq!(count(&RustSource::new(text)), LinesByKind { code: 4, comments: 3, tests: 4 });
     }
 }

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 /// A scanned file.
-pub struct Source {
+pub struct RustSource {
     /// The whole text.
     text: Vec<char>,
     /// The start of each line.
@@ -32,7 +32,7 @@ pub struct Function {
     pub last_line: usize,
 }
 
-impl Source {
+impl RustSource {
     /// Scans `text`.
     pub fn new(text: &str) -> Self {
         let text: Vec<char> = text.chars().collect();
@@ -408,16 +408,16 @@ fn separate(text: &[char]) -> (Vec<char>, Vec<char>) {
         let rest = &text[at..];
         let (len, kind) = token(rest, at > 0 && is_word(text[at - 1]));
         match kind {
-            Kind::Code => code[at..at + len].copy_from_slice(&rest[..len]),
-            Kind::Comment => comments[at..at + len].copy_from_slice(&rest[..len]),
-            Kind::Literal => {}
+            TokenKind::Code => code[at..at + len].copy_from_slice(&rest[..len]),
+            TokenKind::Comment => comments[at..at + len].copy_from_slice(&rest[..len]),
+            TokenKind::Literal => {}
         }
         at += len;
     }
     (code, comments)
 }
 
-enum Kind {
+enum TokenKind {
     Code,
     Comment,
     Literal,
@@ -425,18 +425,18 @@ enum Kind {
 
 /// The length and kind of the token at the start of `rest`. With `in_word` it continues a word, so
 /// that the `r` of `for"` does not begin a raw string.
-fn token(rest: &[char], in_word: bool) -> (usize, Kind) {
+fn token(rest: &[char], in_word: bool) -> (usize, TokenKind) {
     let two = (rest[0], rest.get(1).copied().unwrap_or('\n'));
     match two {
-        ('/', '/') => (rest.iter().take_while(|c| **c != '\n').count(), Kind::Comment),
-        ('/', '*') => (block_comment(rest), Kind::Comment),
-        ('"', _) => (string(rest), Kind::Literal),
+        ('/', '/') => (rest.iter().take_while(|c| **c != '\n').count(), TokenKind::Comment),
+        ('/', '*') => (block_comment(rest), TokenKind::Comment),
+        ('"', _) => (string(rest), TokenKind::Literal),
         ('\'', _) => character(rest),
         ('r' | 'b' | 'c', _) if !in_word => match raw_string(rest) {
-            Some(len) => (len, Kind::Literal),
-            None => (1, Kind::Code),
+            Some(len) => (len, TokenKind::Literal),
+            None => (1, TokenKind::Code),
         },
-        _ => (1, Kind::Code),
+        _ => (1, TokenKind::Code),
     }
 }
 
@@ -464,15 +464,15 @@ fn string(rest: &[char]) -> usize {
 }
 
 /// A character literal, or the quote of a lifetime.
-fn character(rest: &[char]) -> (usize, Kind) {
+fn character(rest: &[char]) -> (usize, TokenKind) {
     match (rest.get(1), rest.get(2)) {
         (Some('\\'), _) => {
             // The character after the backslash may be a quote; the literal ends at the next one.
             let end = rest.iter().skip(3).take_while(|c| **c != '\'').count();
-            ((end + 4).min(rest.len()), Kind::Literal)
+            ((end + 4).min(rest.len()), TokenKind::Literal)
         }
-        (Some(_), Some('\'')) => (3, Kind::Literal),
-        _ => (1, Kind::Code),
+        (Some(_), Some('\'')) => (3, TokenKind::Literal),
+        _ => (1, TokenKind::Code),
     }
 }
 
@@ -501,7 +501,7 @@ mod tests {
     use super::*;
 
     fn code(text: &str) -> String {
-        Source::new(text).code_lines().join("\n")
+        RustSource::new(text).code_lines().join("\n")
     }
 
     #[test]
@@ -516,14 +516,14 @@ fn f<'a>(x: &'a str) {} let g = '\u{41}'; let h = br"unsafe"; let var = c"unsafe
             assert!(code.contains(kept), "{kept} in {code}");
         }
         assert_eq!(code.lines().count(), 4);
-        assert!(Source::new(text).comment_lines()[0].contains("// unsafe"));
+        assert!(RustSource::new(text).comment_lines()[0].contains("// unsafe"));
     }
 
     #[test]
     fn test_code_is_marked_and_the_rest_is_not() {
         let text = "fn a() {}\n#[cfg(test)]\nuse x::{y};\nfn b() -> [u8; 2] {\n}\n\
                     #[cfg(test)]\n#[rustfmt::skip]\nmod tests {\n    fn c() {}\n}\nfn d() {}\n";
-        let source = Source::new(text);
+        let source = RustSource::new(text);
         let marked: Vec<usize> = (0..11).filter(|line| source.is_test(*line)).collect();
         assert_eq!(marked, [1, 2, 5, 6, 7, 8, 9]);
         assert_eq!(source.line_count(), 4);
@@ -534,7 +534,7 @@ fn f<'a>(x: &'a str) {} let g = '\u{41}'; let h = br"unsafe"; let var = c"unsafe
         let text = "trait T {\n    fn none(&self);\n}\n\
                     fn some(a: [u8; 3])\nwhere\n    A: B,\n{\n    if x {\n    }\n}\n\
                     type P = fn(u8);\n";
-        let functions = Source::new(text).functions();
+        let functions = RustSource::new(text).functions();
         assert_eq!(functions, [Function { name: "some".to_owned(), first_line: 3, last_line: 9 }]);
     }
 
@@ -545,7 +545,7 @@ fn f<'a>(x: &'a str) {} let g = '\u{41}'; let h = br"unsafe"; let var = c"unsafe
                     impl<T> From<T> for Shard<T> where T: X {\n fn from() {}\n}\n\
                     fn c() -> impl Iterator<Item = u8> {}\n\
                     #[cfg(test)]\nimpl Shard { fn t() {} }\n";
-        let impls = Source::new(text).impls();
+        let impls = RustSource::new(text).impls();
         assert_eq!(impls, [("Shard".to_owned(), 2), ("Shard".to_owned(), 1)]);
     }
 
@@ -555,7 +555,7 @@ fn f<'a>(x: &'a str) {} let g = '\u{41}'; let h = br"unsafe"; let var = c"unsafe
                     pub(crate) trait D {\n    type E;\n}\n\
                     impl D for B<u8> {\n    type E = u8;\n}\n\
                     #[cfg(test)]\nstruct F;\n// struct G\n";
-        assert_eq!(Source::new(text).types(), ["A", "B", "D", "C"]);
+        assert_eq!(RustSource::new(text).types(), ["A", "B", "D", "C"]);
     }
 
     #[test]
@@ -564,7 +564,7 @@ fn f<'a>(x: &'a str) {} let g = '\u{41}'; let h = br"unsafe"; let var = c"unsafe
                     let c = { 1 };\n let d = x | y;\n let e = map(|x| x);\n\
                     let Some(1 | 2) = z else {};\n}\n\
                     #[test]\nfn g() { let a = |x| x; }\n";
-        assert_eq!(Source::new(text).named_closures(), 2);
+        assert_eq!(RustSource::new(text).named_closures(), 2);
     }
 
     #[test]
@@ -572,7 +572,7 @@ fn f<'a>(x: &'a str) {} let g = '\u{41}'; let h = br"unsafe"; let var = c"unsafe
         let text = "use crate::{a::B, c};\nuse std::fs;\n\
                     pub(crate) fn f() -> super::super::D { crate::e::F::g() }\n\
                     #[test]\nfn g() { crate::h::i() }\n";
-        let paths = Source::new(text).local_paths();
+        let paths = RustSource::new(text).local_paths();
         assert_eq!(paths, ["crate::a::B", "crate::c", "crate::e::F::g", "super::super::D"]);
     }
 
@@ -581,24 +581,25 @@ fn f<'a>(x: &'a str) {} let g = '\u{41}'; let h = br"unsafe"; let var = c"unsafe
         let text = "pub struct A<T> {\n pub(crate) a: T,\n pub b: u8,\n\
                     pub(super) c: u8,\n d: u8,\n}\n\
                     struct B(pub(crate) u8);\n";
-        assert_eq!(Source::new(text).structs(), [("A".to_owned(), 0, 2)]);
+        assert_eq!(RustSource::new(text).structs(), [("A".to_owned(), 0, 2)]);
     }
 
     #[test]
     fn use_trees_are_taken_apart() {
-        let source = Source::new("use std::{io, fs::{self, File as F}, sync::Arc};\nuse a::b;\n");
+        let source =
+            RustSource::new("use std::{io, fs::{self, File as F}, sync::Arc};\nuse a::b;\n");
         let paths: Vec<String> = source.uses().into_iter().map(|(_, path)| path).collect();
         assert_eq!(paths, ["std::io", "std::fs::self", "std::fs::File", "std::sync::Arc", "a::b"]);
     }
 
     #[test]
     fn modules_are_where_they_are_declared() {
-        let source = Source::new("mod a;\n#[cfg(test)]\nmod t;\nmod inline {\n}\n");
+        let source = RustSource::new("mod a;\n#[cfg(test)]\nmod t;\nmod inline {\n}\n");
         let file = Path::new("src/x.rs");
         assert_eq!(source.declared_modules(file, false)[0], Path::new("src/x/a.rs"));
         assert_eq!(source.declared_modules(file, false).len(), 2);
         assert_eq!(source.declared_modules(file, true)[0], Path::new("src/x/t.rs"));
-        let elsewhere = Source::new("mod a;\n#[cfg(test)]\n#[path = \"x_tests.rs\"]\nmod t;\n");
+        let elsewhere = RustSource::new("mod a;\n#[cfg(test)]\n#[path = \"x_tests.rs\"]\nmod t;\n");
         assert_eq!(elsewhere.declared_modules(file, true), [Path::new("src/x_tests.rs")]);
         assert_eq!(elsewhere.declared_modules(file, false)[0], Path::new("src/x/a.rs"));
         let root = source.declared_modules(Path::new("src/lib.rs"), false);

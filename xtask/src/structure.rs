@@ -6,7 +6,7 @@ use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 
 use crate::lines;
-use crate::source::Source;
+use crate::source::RustSource;
 use crate::tree::{Package, Tree};
 
 /// Names that say nothing without their module.
@@ -140,13 +140,13 @@ impl Display for Structure {
     }
 }
 
-fn assertions_in(source: &Source) -> usize {
+fn assertions_in(source: &RustSource) -> usize {
     let lines = source.code_lines().into_iter().enumerate().filter(|(at, _)| !source.is_test(*at));
     lines.map(|(_, line)| ASSERTIONS.iter().map(|of| line.matches(of).count()).sum::<usize>()).sum()
 }
 
 /// The number of words of each line of documentation.
-fn docs(source: &Source) -> Vec<usize> {
+fn docs(source: &RustSource) -> Vec<usize> {
     let lines = source.comment_lines().into_iter().enumerate();
     let docs = lines.filter_map(|(at, line)| {
         let doc = line.trim().strip_prefix("///").filter(|_| !source.is_test(at))?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::source::Source;
+use crate::source::RustSource;
 
 /// The hand-written files of a repository.
 pub struct Tree {
@@ -21,7 +21,7 @@ pub struct Package {
     pub dir: PathBuf,
     /// Its Rust files. Test code is what only tests compile: folders of tests, fuzz targets, and
     /// files and items under `cfg(test)`.
-    pub sources: Vec<(PathBuf, Source)>,
+    pub sources: Vec<(PathBuf, RustSource)>,
     /// Those of them that no module declares.
     pub undeclared: Vec<PathBuf>,
 }
@@ -64,7 +64,7 @@ impl Package {
         for (file, text) in files {
             if file.starts_with(dir) && file.extension().is_some_and(|extension| extension == "rs")
             {
-                let source = Source::new(text);
+                let source = RustSource::new(text);
                 modules.extend(source.declared_modules(file, false));
                 test_modules.extend(source.declared_modules(file, true));
                 sources.push((file.clone(), source));

@@ -2,13 +2,13 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use forebay_bench::{area::Area, bare};
+use forebay_bench::{area::SharedArea, bare};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Serve RAM over NBD on a Unix socket, with batching and without a cache.
 #[derive(Parser)]
-struct Arguments {
+struct BareServerArgs {
     /// Listening socket.
     #[arg(long)]
     socket: PathBuf,
@@ -18,7 +18,7 @@ struct Arguments {
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+    let arguments = BareServerArgs::parse();
     let size = usize::try_from(arguments.size_bytes).context("--size")?;
-    bare::serve(&arguments.socket, Arc::new(Area::new(size)?))
+    bare::serve(&arguments.socket, Arc::new(SharedArea::new(size)?))
 }

@@ -2,20 +2,20 @@
 
 use anyhow::Result;
 use clap::Parser;
-use forebay_bench::load::Load;
+use forebay_bench::load::LoadParams;
 
 /// Drive an NBD server on a Unix socket with batches of requests.
 #[derive(Parser)]
-struct Arguments {
+struct BatchClientArgs {
     #[command(flatten)]
-    load: Load,
+    load: LoadParams,
     /// Write the whole span once before the measurement.
     #[arg(long)]
     prefill: bool,
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+    let arguments = BatchClientArgs::parse();
     if arguments.prefill {
         arguments.load.prefill().run()?;
     }

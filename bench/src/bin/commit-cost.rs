@@ -16,17 +16,17 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use forebay_bench::commit::{self, Commit, Figures, GroupLog};
-use forebay_bench::figures::Limit;
+use forebay_bench::commit::{self, Commit, CommitFigures, GroupLog};
+use forebay_bench::figures::FigureLimit;
 use forebay_bench::forebay::Forebay;
-use forebay_bench::load::{Load, Op};
-use forebay_bench::table::{Table, median, number};
+use forebay_bench::load::{LoadOp, LoadParams};
+use forebay_bench::table::{TextTable, median, number};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 #[derive(Parser)]
-struct Arguments {
+struct CommitCostArgs {
     /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
@@ -59,8 +59,8 @@ const WAYS: [&str; 4] = ["fdatasync", "direct", "ack", "flush"];
 
 /// One variant in one round.
 #[derive(Clone, Copy)]
-struct Sample {
-    figures: Figures,
+struct VariantSample {
+    figures: CommitFigures,
     /// Server CPU time per write.
     cpu_us: Option<f64>,
     /// Records in a batch of the journal.
@@ -70,14 +70,14 @@ struct Sample {
 }
 
 fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+    let arguments = CommitCostArgs::parse();
     let dir = tempfile::tempdir_in(&arguments.folder)
         .with_context(|| format!("--folder {}", arguments.folder.display()))?;
     let log = |name, commit| GroupLog::create(&dir.path().join(name), LOG_BYTES, commit);
     let logs = [log("fdatasync", Commit::Fdatasync)?, log("direct", Commit::Direct)?];
     let servers =
         [server(&arguments, dir.path(), "ack")?, server(&arguments, dir.path(), "flush")?];
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         "writers",
         "way",
         "IOPS",
@@ -96,12 +96,13 @@ fn main() -> Result<ExitCode> {
         let mut rounds = Vec::new();
         for _ in 0..arguments.rounds {
             let duration = Duration::from_secs_f64(arguments.seconds);
-            let bare = |log: &GroupLog| anyhow::Ok(Sample::bare(log.run(writers, duration)?));
+            let bare =
+                |log: &GroupLog| anyhow::Ok(VariantSample::bare(log.run(writers, duration)?));
             rounds.push([
                 bare(&logs[0])?,
                 bare(&logs[1])?,
-                measure(&arguments, &servers[0], Op::Write, writers)?,
-                measure(&arguments, &servers[1], Op::Durable, writers)?,
+                measure(&arguments, &servers[0], LoadOp::Write, writers)?,
+                measure(&arguments, &servers[1], LoadOp::Durable, writers)?,
             ]);
         }
         for (at, way) in WAYS.iter().enumerate() {
@@ -132,7 +133,7 @@ const fn p99_max(writers: u32) -> f64 {
 }
 
 /// A server with a journal in `dir`.
-fn server(arguments: &Arguments, dir: &Path, durability: &str) -> Result<Forebay> {
+fn server(arguments: &CommitCostArgs, dir: &Path, durability: &str) -> Result<Forebay> {
     let home = dir.join(format!("server-{durability}"));
     std::fs::create_dir(&home)?;
     let journal = home.join("journal");
@@ -149,8 +150,13 @@ fn server(arguments: &Arguments, dir: &Path, durability: &str) -> Result<Forebay
     Forebay::start(&arguments.programs, &home, &[volume], 256 * MIB, &[])
 }
 
-fn measure(arguments: &Arguments, server: &Forebay, op: Op, writers: u32) -> Result<Sample> {
-    let mut load = Load::new(server.socket.clone(), "v".into());
+fn measure(
+    arguments: &CommitCostArgs,
+    server: &Forebay,
+    op: LoadOp,
+    writers: u32,
+) -> Result<VariantSample> {
+    let mut load = LoadParams::new(server.socket.clone(), "v".into());
     load.op = op;
     (load.connections, load.depth) =
         if arguments.connections { (writers, 1) } else { (1, writers) };
@@ -160,8 +166,8 @@ fn measure(arguments: &Arguments, server: &Forebay, op: Op, writers: u32) -> Res
     let outcome = load.run()?;
     let after = server.journal()?;
     let since = |name| anyhow::Ok(after.since(&before, name)? as f64);
-    Ok(Sample {
-        figures: Figures {
+    Ok(VariantSample {
+        figures: CommitFigures {
             iops: outcome.iops,
             latency_us_p50: outcome.latency_us_p50,
             latency_us_p99: outcome.latency_us_p99,
@@ -172,37 +178,37 @@ fn measure(arguments: &Arguments, server: &Forebay, op: Op, writers: u32) -> Res
     })
 }
 
-impl Sample {
-    const fn bare(figures: Figures) -> Self {
+impl VariantSample {
+    const fn bare(figures: CommitFigures) -> Self {
         Self { figures, cpu_us: None, group: None, bytes_per_byte: None }
     }
 }
 
 /// A row of the table, and the number of missed limits.
-fn row(writers: u32, way: &str, at: usize, rounds: &[[Sample; 4]]) -> ([String; 12], u32) {
-    let value_of = |figure: &dyn Fn(&[Sample; 4]) -> Option<f64>| {
+fn row(writers: u32, way: &str, at: usize, rounds: &[[VariantSample; 4]]) -> ([String; 12], u32) {
+    let value_of = |figure: &dyn Fn(&[VariantSample; 4]) -> Option<f64>| {
         let values: Option<Vec<f64>> = rounds.iter().map(figure).collect();
         values.and_then(|values| median(&values))
     };
-    let median_of = |figure: &dyn Fn(&[Sample; 4]) -> Option<f64>| number(value_of(figure));
-    let figure = |of: fn(&Figures) -> f64| median_of(&|round| Some(of(&round[at].figures)));
-    let ratio = |of: fn(&Figures) -> f64| {
+    let median_of = |figure: &dyn Fn(&[VariantSample; 4]) -> Option<f64>| number(value_of(figure));
+    let figure = |of: fn(&CommitFigures) -> f64| median_of(&|round| Some(of(&round[at].figures)));
+    let ratio = |of: fn(&CommitFigures) -> f64| {
         median_of(&|round| Some(of(&round[at].figures) / of(&round[0].figures)))
     };
     let (mut verdicts, mut missed) = (Vec::new(), 0);
     if at >= 2 {
-        let of_baseline = |round: &[Sample; 4], of: fn(&Figures) -> f64| {
+        let of_baseline = |round: &[VariantSample; 4], of: fn(&CommitFigures) -> f64| {
             Some(of(&round[at].figures) / of(&round[0].figures))
         };
-        let rate = |round: &[Sample; 4]| of_baseline(round, |it| it.iops);
-        let p99 = |round: &[Sample; 4]| of_baseline(round, |it| it.latency_us_p99);
+        let rate = |round: &[VariantSample; 4]| of_baseline(round, |it| it.iops);
+        let p99 = |round: &[VariantSample; 4]| of_baseline(round, |it| it.latency_us_p99);
         for (name, value, limit) in [
-            ("p99", value_of(&p99), Limit::AtMost(p99_max(writers))),
-            ("IOPS", value_of(&rate), Limit::AtLeast(rate_min(writers))),
+            ("p99", value_of(&p99), FigureLimit::AtMost(p99_max(writers))),
+            ("IOPS", value_of(&rate), FigureLimit::AtLeast(rate_min(writers))),
             (
                 "bytes",
                 value_of(&|round| round[at].bytes_per_byte),
-                Limit::AtMost(BYTES_PER_BYTE_MAX),
+                FigureLimit::AtMost(BYTES_PER_BYTE_MAX),
             ),
         ] {
             let value = value.unwrap_or(f64::NAN);

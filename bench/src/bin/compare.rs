@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use forebay_bench::fio::{self, Direction};
-use forebay_bench::forebay::Counters;
-use forebay_bench::table::{Table, number};
+use forebay_bench::forebay::CounterSnapshot;
+use forebay_bench::table::{TextTable, number};
 use std::path::{Path, PathBuf};
 
 /// Print fio results in several columns, with the I/O of the disk.
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Each column is a directory with the reports `NAME.fio.json` of the loads, and the server status
 /// before and after each as `NAME.before.json` and `NAME.after.json`.
 #[derive(Parser)]
-struct Arguments {
+struct CompareArgs {
     /// The volume whose disk I/O is shown.
     #[arg(long)]
     volume: String,
@@ -28,14 +28,14 @@ struct Arguments {
 const NOISE: f64 = 0.03;
 
 /// One load in one column.
-struct Measured {
+struct ColumnLoad {
     read: Direction,
     write: Direction,
     disk_ios: u64,
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+    let arguments = CompareArgs::parse();
     let mut columns = Vec::new();
     for column in &arguments.columns {
         let Some((title, dir)) = column.split_once('=') else {
@@ -44,9 +44,9 @@ fn main() -> Result<()> {
         columns.push((title, PathBuf::from(dir)));
     }
     let titles = columns.iter().map(|(title, _)| *title);
-    let mut table = Table::new(["figure"].into_iter().chain(titles).chain(["times"]));
+    let mut table = TextTable::new(["figure"].into_iter().chain(titles).chain(["times"]));
     for load in &arguments.loads {
-        let measured: Vec<Measured> = columns
+        let measured: Vec<ColumnLoad> = columns
             .iter()
             .map(|(_, dir)| measured(dir, load, &arguments.volume))
             .collect::<Result<_>>()?;
@@ -58,23 +58,23 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn measured(dir: &Path, load: &str, volume: &str) -> Result<Measured> {
+fn measured(dir: &Path, load: &str, volume: &str) -> Result<ColumnLoad> {
     let report = fio::read_report(&dir.join(format!("{load}.fio.json")))?;
     let counters = |moment: &str| {
         let path = dir.join(format!("{load}.{moment}.json"));
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("reading {}", path.display()))?;
-        Counters::parse(&text, volume)
+        CounterSnapshot::parse(&text, volume)
     };
     let (before, after) = (counters("before")?, counters("after")?);
     let disk_ios =
         after.since(&before, "backend_reads")? + after.since(&before, "backend_writes")?;
-    Ok(Measured { read: report.read, write: report.write, disk_ios })
+    Ok(ColumnLoad { read: report.read, write: report.write, disk_ios })
 }
 
 /// The rows of one load: one per direction with requests, and one for its disk.
-fn rows(load: &str, measured: &[Measured]) -> Vec<Vec<String>> {
-    type Figure = (&'static str, fn(&Measured) -> f64);
+fn rows(load: &str, measured: &[ColumnLoad]) -> Vec<Vec<String>> {
+    type Figure = (&'static str, fn(&ColumnLoad) -> f64);
     const FIGURES: [Figure; 9] = [
         ("reads, IOPS", |one| one.read.iops),
         ("reads, mean us", |one| one.read.latency_us_mean),
@@ -121,9 +121,9 @@ fn times(first: Option<f64>, last: Option<f64>, higher_is_better: bool) -> Strin
 mod tests {
     use super::*;
 
-    fn one(iops: f64, p50: f64, disk_ios: u64) -> Measured {
+    fn one(iops: f64, p50: f64, disk_ios: u64) -> ColumnLoad {
         let read = Direction { requests: 100, iops, latency_us_p50: p50, ..Direction::default() };
-        Measured { read, write: Direction::default(), disk_ios }
+        ColumnLoad { read, write: Direction::default(), disk_ios }
     }
 
     #[test]

@@ -8,9 +8,9 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use forebay_bench::figures::{Figures, Limit};
+use forebay_bench::figures::{FigureLimit, FigureList};
 use forebay_bench::forebay::Forebay;
-use forebay_bench::load::{Load, Op, Outcome};
+use forebay_bench::load::{LoadOp, LoadParams, LoadResult};
 use forebay_bench::table::median;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 #[derive(Parser)]
-struct Arguments {
+struct CrowdArgs {
     /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
@@ -49,11 +49,12 @@ const SHARE_MIN: f64 = 0.85;
 const GROWTH_MAX: f64 = (64 * MIB) as f64;
 
 fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
-    let servers = [Server::start(&arguments.programs)?, Server::start(&arguments.programs)?];
+    let arguments = CrowdArgs::parse();
+    let servers =
+        [CrowdServer::start(&arguments.programs)?, CrowdServer::start(&arguments.programs)?];
     let crowds = [None, Some(&servers[1]), Some(&servers[0])];
-    let mut outcomes: [Vec<Outcome>; 3] = Default::default();
-    let answers = Answers::default();
+    let mut outcomes: [Vec<LoadResult>; 3] = Default::default();
+    let answers = CrowdAnswers::default();
     let before = servers[0].forebay.resident_bytes()?;
     let mut largest = before;
     for _ in 0..arguments.rounds {
@@ -66,40 +67,40 @@ fn main() -> Result<ExitCode> {
         }
         largest = largest.max(servers[0].forebay.resident_bytes()?);
     }
-    let mut figures = Figures::default();
+    let mut figures = FigureList::default();
     let [quiet, elsewhere, here] = &outcomes;
     for (name, outcomes) in
         [("no crowd", quiet), ("crowd elsewhere", elsewhere), ("crowd here", here)]
     {
-        let of = |figure: fn(&Outcome) -> f64| {
+        let of = |figure: fn(&LoadResult) -> f64| {
             median(&outcomes.iter().map(figure).collect::<Vec<_>>()).unwrap_or(f64::NAN)
         };
-        figures.add(format!("{name}, IOPS"), of(|one| one.iops), Limit::Information);
+        figures.add(format!("{name}, IOPS"), of(|one| one.iops), FigureLimit::Information);
         let p99 = of(|one| one.latency_us_p99);
-        figures.add(format!("{name}, p99 in us"), p99, Limit::Information);
+        figures.add(format!("{name}, p99 in us"), p99, FigureLimit::Information);
     }
     let ratios = here.iter().zip(elsewhere).map(|(here, other)| here.iops / other.iops);
     let ratio = median(&ratios.collect::<Vec<_>>()).unwrap_or(f64::NAN);
-    figures.add("IOPS, crowd here / elsewhere", ratio, Limit::AtLeast(SHARE_MIN));
+    figures.add("IOPS, crowd here / elsewhere", ratio, FigureLimit::AtLeast(SHARE_MIN));
     let grown = largest.saturating_sub(before) as f64;
-    figures.add("growth of the server, bytes", grown, Limit::AtMost(GROWTH_MAX));
+    figures.add("growth of the server, bytes", grown, FigureLimit::AtMost(GROWTH_MAX));
     for (name, counter) in [("answers", &answers.good), ("told to come later", &answers.later)] {
         let count = counter.load(Ordering::Relaxed) as f64;
-        figures.add(name, count, Limit::AtLeast(if name == "answers" { 1.0 } else { 0.0 }));
+        figures.add(name, count, FigureLimit::AtLeast(if name == "answers" { 1.0 } else { 0.0 }));
     }
     println!("reads of 4 KiB that hit, medians of {} rounds", arguments.rounds);
     Ok(figures.print())
 }
 
 /// A server with a filled volume, a dashboard and a port for metrics.
-struct Server {
+struct CrowdServer {
     forebay: Forebay,
     dashboard: SocketAddr,
     metrics: SocketAddr,
     _directory: TempDir,
 }
 
-impl Server {
+impl CrowdServer {
     fn start(programs: &Path) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let volume = format!("v=memory:{},mode=write-through", 64 * MIB);
@@ -107,13 +108,13 @@ impl Server {
         let (page, scraped) = (dashboard.to_string(), metrics.to_string());
         let more = ["--workers", "1", "--dashboard", &page, "--metrics", &scraped];
         let forebay = Forebay::start(programs, directory.path(), &[volume], 512 * MIB, &more)?;
-        Load::new(forebay.socket.clone(), "v".into()).prefill().run()?;
+        LoadParams::new(forebay.socket.clone(), "v".into()).prefill().run()?;
         Ok(Self { forebay, dashboard, metrics, _directory: directory })
     }
 
-    fn load(&self, arguments: &Arguments) -> Load {
-        let mut load = Load::new(self.forebay.socket.clone(), "v".into());
-        load.op = Op::Read;
+    fn load(&self, arguments: &CrowdArgs) -> LoadParams {
+        let mut load = LoadParams::new(self.forebay.socket.clone(), "v".into());
+        load.op = LoadOp::Read;
         load.depth = arguments.depth;
         load.seconds = arguments.seconds;
         load
@@ -127,13 +128,13 @@ fn free_address() -> Result<SocketAddr> {
 
 /// What the crowd was answered.
 #[derive(Default)]
-struct Answers {
+struct CrowdAnswers {
     good: AtomicU64,
     /// The server had too many requests or connections.
     later: AtomicU64,
 }
 
-impl Answers {
+impl CrowdAnswers {
     /// Sends a request and reads the answer.
     fn ask(&self, mut stream: impl Read + Write, host: &str, path: &str) -> Result<()> {
         let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
@@ -157,9 +158,9 @@ impl Answers {
 
 /// Does `work` while a crowd watches `server`.
 fn watched<T>(
-    server: &Server,
+    server: &CrowdServer,
     browsers: u64,
-    answers: &Answers,
+    answers: &CrowdAnswers,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let ended = AtomicBool::new(false);

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use forebay_bench::browser::{Browser, Screen};
+use forebay_bench::browser::{Browser, ScreenSize};
 use forebay_bench::fio;
 use forebay_bench::forebay::Forebay;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Parser)]
-struct Arguments {
+struct DashboardArgs {
     /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
@@ -35,11 +35,11 @@ const MIB: u64 = 1 << 20;
 const AGREE_WITHIN: Duration = Duration::from_secs(60);
 /// Time between two comparisons.
 const POLL: Duration = Duration::from_millis(100);
-const DESK: Screen = Screen { width: 1360, height: 1180, is_phone: false, is_dark: false };
-const PHONE: Screen = Screen { width: 390, height: 1500, is_phone: true, is_dark: false };
+const DESK: ScreenSize = ScreenSize { width: 1360, height: 1180, is_phone: false, is_dark: false };
+const PHONE: ScreenSize = ScreenSize { width: 390, height: 1500, is_phone: true, is_dark: false };
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+    let arguments = DashboardArgs::parse();
     let dir = tempfile::tempdir()?;
     let server = start(&arguments.programs, dir.path())?;
     let link = std::fs::read_to_string(dir.path().join("state/dashboard.url"))?.trim().to_owned();
@@ -100,9 +100,9 @@ fn start(programs: &Path, dir: &Path) -> Result<Forebay> {
 }
 
 /// Volume, and options of fio.
-type Load = (&'static str, &'static [&'static str]);
+type FioLoad = (&'static str, &'static [&'static str]);
 
-const LOADS: [Load; 3] = [
+const LOADS: [FioLoad; 3] = [
     (
         "database",
         &[
@@ -131,7 +131,7 @@ const LOADS: [Load; 3] = [
 ];
 
 /// Repeats a load of five seconds until `ended`.
-fn repeat(server: &Forebay, (volume, options): Load, ended: &AtomicBool) -> Result<()> {
+fn repeat(server: &Forebay, (volume, options): FioLoad, ended: &AtomicBool) -> Result<()> {
     let mut options: Vec<_> = options.iter().map(|&it| it.to_owned()).collect();
     options.extend(["--time_based".to_owned(), "--runtime=5".to_owned()]);
     while !ended.load(Ordering::Relaxed) {
@@ -152,7 +152,7 @@ fn tile(browser: &mut Browser, name: &str) -> Result<String> {
 
 const LIVE: &str = "document.getElementById('link')?.textContent === 'live'";
 
-fn while_loaded(browser: &mut Browser, url: &str, arguments: &Arguments) -> Result<()> {
+fn while_loaded(browser: &mut Browser, url: &str, arguments: &DashboardArgs) -> Result<()> {
     step("the page under load");
     browser.open(url)?;
     browser.wait("the page is live", LIVE)?;
@@ -174,7 +174,7 @@ fn while_loaded(browser: &mut Browser, url: &str, arguments: &Arguments) -> Resu
     if let Some(pictures) = &arguments.pictures {
         std::fs::create_dir_all(pictures)?;
         browser.save_picture(&pictures.join("light.png"))?;
-        browser.set_screen(Screen { is_dark: true, ..DESK })?;
+        browser.set_screen(ScreenSize { is_dark: true, ..DESK })?;
         open_volume(browser, url, "database")?;
         browser.save_picture(&pictures.join("dark.png"))?;
         browser.set_screen(PHONE)?;
@@ -182,12 +182,12 @@ fn while_loaded(browser: &mut Browser, url: &str, arguments: &Arguments) -> Resu
         fits(browser)?;
         browser.save_picture(&pictures.join("phone.png"))?;
         for (screen, name) in [(DESK, "volume-low"), (PHONE, "phone-low")] {
-            browser.set_screen(Screen { height: 3600, ..screen })?;
+            browser.set_screen(ScreenSize { height: 3600, ..screen })?;
             open_volume(browser, url, "database")?;
             fits(browser)?;
             browser.save_picture(&pictures.join(format!("{name}.png")))?;
         }
-        browser.set_screen(Screen { height: 2600, ..DESK })?;
+        browser.set_screen(ScreenSize { height: 2600, ..DESK })?;
         open_overview(browser, url)?;
         browser.save_picture(&pictures.join("overview-low.png"))?;
         browser.set_screen(DESK)?;

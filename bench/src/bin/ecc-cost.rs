@@ -8,14 +8,14 @@
 
 use anyhow::Result;
 use clap::Parser;
-use forebay_bench::figures::Figures;
-use forebay_bench::load::Op;
-use forebay_bench::ways::{Plan, Ways};
+use forebay_bench::figures::FigureList;
+use forebay_bench::load::LoadOp;
+use forebay_bench::ways::{LoadPlan, Ways};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Parser)]
-struct Arguments {
+struct EccCostArgs {
     /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
@@ -37,14 +37,14 @@ const WRITE_SHARE_MIN: f64 = 0.75;
 const READ_SHARE_MIN: f64 = 0.9;
 
 fn main() -> Result<ExitCode> {
-    let Arguments { programs, rounds, seconds, depth } = Arguments::parse();
-    let mut ways = Ways::new(Plan { volume_bytes: VOLUME_BYTES, depth, busy: false });
+    let EccCostArgs { programs, rounds, seconds, depth } = EccCostArgs::parse();
+    let mut ways = Ways::new(LoadPlan { volume_bytes: VOLUME_BYTES, depth, busy: false });
     for way in ["off", "checksum", "parity"] {
         ways.start(&programs, way, "", &["--ecc", way])?;
     }
-    let mut figures = Figures::default();
-    ways.compare(rounds, seconds, Op::Write, |_| WRITE_SHARE_MIN, &mut figures)?;
-    ways.compare(rounds, seconds, Op::Read, |_| READ_SHARE_MIN, &mut figures)?;
+    let mut figures = FigureList::default();
+    ways.compare(rounds, seconds, LoadOp::Write, |_| WRITE_SHARE_MIN, &mut figures)?;
+    ways.compare(rounds, seconds, LoadOp::Read, |_| READ_SHARE_MIN, &mut figures)?;
     println!("requests of 4 KiB that hit, medians of {rounds} rounds");
     Ok(figures.print())
 }

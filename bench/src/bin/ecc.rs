@@ -6,18 +6,18 @@
 //! within a round.
 
 use clap::Parser;
-use forebay_bench::area::Area;
-use forebay_bench::content::Random;
+use forebay_bench::area::SharedArea;
+use forebay_bench::content::LoadRandom;
 use forebay_bench::cpu::thread_ns;
 use forebay_bench::table::median;
 use forebay_ecc::{
-    Code, LINE_PARITY_BYTES, Line, LineParity, Outcome, checksum, checksum_sectors, seed,
+    CheckOutcome, Code, LINE_PARITY_BYTES, Line, LineParity, checksum, checksum_sectors, seed,
 };
 use forebay_types::{LINE_BYTES, Size};
 use std::hint::black_box;
 
 #[derive(Parser)]
-struct Arguments {
+struct EccArgs {
     /// Memory for lines; parity comes on top. The default fits an L2 cache, to measure computation;
     /// give more to include memory.
     #[arg(long, default_value = "512KiB")]
@@ -31,31 +31,31 @@ struct Arguments {
 }
 
 /// Lines, their parity, and a page as copy target.
-struct Pool<'a> {
+struct EccPool<'a> {
     lines: &'a mut [Line],
     parities: Vec<LineParity>,
     page: Box<Line>,
 }
 
 /// The work of one loop on one line.
-type Each = Box<dyn Fn(&mut Pool<'_>, usize)>;
+type Each = Box<dyn Fn(&mut EccPool<'_>, usize)>;
 
 /// One loop.
-struct Case {
+struct LoopCase {
     name: String,
     each: Each,
 }
 
 fn main() {
-    let arguments = Arguments::parse();
+    let arguments = EccArgs::parse();
     let count = ((arguments.memory.bytes() / LINE_BYTES) as usize).max(1);
-    let mut area = Area::new(count * LINE_BYTES as usize).expect("memory for the lines");
-    let mut random = Random::new(7);
+    let mut area = SharedArea::new(count * LINE_BYTES as usize).expect("memory for the lines");
+    let mut random = LoadRandom::new(7);
     for word in area.bytes_mut().as_chunks_mut::<8>().0 {
         *word = random.next_u64().to_le_bytes();
     }
     let (lines, _) = area.bytes_mut().as_chunks_mut::<{ LINE_BYTES as usize }>();
-    let mut pool = Pool {
+    let mut pool = EccPool {
         lines,
         parities: vec![[0; LINE_PARITY_BYTES]; count],
         page: Box::new([0; LINE_BYTES as usize]),
@@ -89,10 +89,10 @@ fn main() {
     }
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<LoopCase> {
     let mut cases = Vec::new();
     let mut case = |name: String, each: Each| {
-        cases.push(Case { name, each });
+        cases.push(LoopCase { name, each });
     };
     case(
         "bare copy".to_owned(),
@@ -140,7 +140,7 @@ fn cases() -> Vec<Case> {
                     pool.lines[at][at % 64 * 64 + byte * 9] ^= 0x5a;
                 }
                 let outcome = code.correct(&mut pool.lines[at], &mut pool.parities[at]);
-                assert_eq!(outcome, Outcome::Corrected { bytes: 6 });
+                assert_eq!(outcome, CheckOutcome::Corrected { bytes: 6 });
             }),
         );
     }

@@ -10,10 +10,10 @@
 
 use clap::Parser;
 use forebay_bench::allocations::{Counting, allocations};
-use forebay_bench::area::Area;
-use forebay_bench::content::Random;
+use forebay_bench::area::SharedArea;
+use forebay_bench::content::LoadRandom;
 use forebay_bench::cpu::thread_ns;
-use forebay_bench::figures::{Figures, Limit};
+use forebay_bench::figures::{FigureLimit, FigureList};
 use forebay_bench::table::median;
 use forebay_engine::{
     Attempt, Hints, LineKey, LineMeta, MemoryStep, Outbox, Part, PartId, Place, ReadOutcome,
@@ -28,7 +28,7 @@ use std::process::ExitCode;
 static ALLOCATOR: Counting = Counting;
 
 #[derive(Parser)]
-struct Arguments {
+struct EngineHitArgs {
     /// Memory of the pool.
     #[arg(long, default_value = "256MiB")]
     memory: Size,
@@ -52,9 +52,9 @@ const METADATA_BYTES_MAX: f64 = 40.0;
 const VOLUME: VolumeId = VolumeId(0);
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = EngineHitArgs::parse();
     let slots = (arguments.memory.bytes() / LINE_BYTES) as usize - SPARE;
-    let mut pool = Area::new(arguments.memory.bytes() as usize).expect("memory for the pool");
+    let mut pool = SharedArea::new(arguments.memory.bytes() as usize).expect("memory for the pool");
     // Written, so that every line has its own memory.
     let pool = pool.bytes_mut();
     pool.fill(1);
@@ -83,24 +83,28 @@ fn main() -> ExitCode {
     }
     let per_line = usage.metadata_bytes as f64 / usage.capacity_lines as f64;
     let (fill, write) = writes(&mut shard, pool, &places, arguments.rounds);
-    let mut figures = Figures::default();
-    let ratio_max = Limit::AtMost(arguments.ratio_max);
-    let ratio_alone_max = Limit::AtMost(arguments.ratio_alone_max);
+    let mut figures = FigureList::default();
+    let ratio_max = FigureLimit::AtMost(arguments.ratio_max);
+    let ratio_alone_max = FigureLimit::AtMost(arguments.ratio_alone_max);
     add_pair(&mut figures, ["bare copy of 4 KiB, ns", "read hit alone, ns"], &bare, &alone);
     figures.add("read hit alone / bare copy", median_ratio(&bare, &alone), ratio_alone_max);
-    figures.add("read hit among others, ns", median_of(&among), Limit::Information);
+    figures.add("read hit among others, ns", median_of(&among), FigureLimit::Information);
     figures.add("read hit among others / bare copy", median_ratio(&bare, &among), ratio_max);
-    figures.add("allocations", allocated as f64, Limit::AtMost(0.0));
+    figures.add("allocations", allocated as f64, FigureLimit::AtMost(0.0));
     add_pair(&mut figures, ["bare copy into the pool, ns", "write hit, ns"], &fill, &write);
-    figures.add("write hit / bare copy", median_ratio(&fill, &write), Limit::Information);
-    figures.add("engine's metadata per line, bytes", per_line, Limit::AtMost(METADATA_BYTES_MAX));
+    figures.add("write hit / bare copy", median_ratio(&fill, &write), FigureLimit::Information);
+    figures.add(
+        "engine's metadata per line, bytes",
+        per_line,
+        FigureLimit::AtMost(METADATA_BYTES_MAX),
+    );
     println!("pool {}, {slots} lines, policy weir", arguments.memory);
     figures.print()
 }
 
-fn add_pair(figures: &mut Figures, names: [&str; 2], bare: &[f64], engine: &[f64]) {
+fn add_pair(figures: &mut FigureList, names: [&str; 2], bare: &[f64], engine: &[f64]) {
     for (name, times) in names.into_iter().zip([bare, engine]) {
-        figures.add(name, median_of(times), Limit::Information);
+        figures.add(name, median_of(times), FigureLimit::Information);
     }
 }
 
@@ -224,7 +228,7 @@ fn part(line: u64) -> Part {
 
 /// Random lines, the same for both loops.
 fn places(count: usize, lines: u64) -> Vec<u64> {
-    let mut random = Random::new(7);
+    let mut random = LoadRandom::new(7);
     (0..count).map(|_| random.next_u64() % lines).collect()
 }
 

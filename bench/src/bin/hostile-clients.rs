@@ -9,9 +9,9 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
-use forebay_bench::content::Random;
+use forebay_bench::content::LoadRandom;
 use forebay_bench::forebay::Forebay;
-use forebay_bench::hostile::crowd::{Crowd, Target, attack};
+use forebay_bench::hostile::crowd::{CrowdTarget, HostileCrowd, attack};
 use forebay_bench::hostile::script::TargetVolume;
 use forebay_bench::hostile::witness::Witness;
 use std::fs::File;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Debug, Parser)]
-struct Arguments {
+struct HostileClientsArgs {
     /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
@@ -44,15 +44,15 @@ struct Arguments {
     #[arg(long, default_value_t = 64)]
     memory: u64,
     /// I/O engine of the server.
-    #[arg(long, value_enum, default_value_t = Reactor::Both)]
-    io: Reactor,
+    #[arg(long, value_enum, default_value_t = ReactorChoice::Both)]
+    io: ReactorChoice,
     /// Time limit of a stop or a removal, in seconds.
     #[arg(long, default_value_t = 10)]
     stop_seconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Reactor {
+enum ReactorChoice {
     /// io_uring in three of four rounds.
     Both,
     /// io_uring.
@@ -63,7 +63,7 @@ enum Reactor {
 
 /// How a round ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum RoundEnd {
     /// All hostile clients leave first.
     Quiet,
     /// A signal arrives during their activity.
@@ -82,27 +82,27 @@ const GONE_WITHIN: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
 
 /// The parameters of a round.
-struct Plan {
+struct RoundPlan {
     seed: u64,
     connections: u64,
     write_back: bool,
     delayed: bool,
     io: &'static str,
-    end: End,
+    end: RoundEnd,
 }
 
-impl Plan {
-    fn new(arguments: &Arguments, at: u64, connections: u64) -> Self {
+impl RoundPlan {
+    fn new(arguments: &HostileClientsArgs, at: u64, connections: u64) -> Self {
         let seed = arguments.seed + at;
-        let ring =
-            arguments.io == Reactor::IoUring || (arguments.io == Reactor::Both && seed % 8 < 6);
+        let ring = arguments.io == ReactorChoice::IoUring
+            || (arguments.io == ReactorChoice::Both && seed % 8 < 6);
         Self {
             seed,
             connections,
             write_back: seed.is_multiple_of(2),
             delayed: seed / 2 % 2 == 1,
             io: if ring { "io_uring" } else { "epoll" },
-            end: [End::Quiet, End::Signal, End::Removal][(seed % 3) as usize],
+            end: [RoundEnd::Quiet, RoundEnd::Signal, RoundEnd::Removal][(seed % 3) as usize],
         }
     }
 
@@ -117,7 +117,7 @@ impl Plan {
 }
 
 /// The result of a round.
-struct Outcome {
+struct RoundOutcome {
     opened: u64,
     seconds: f64,
     witness_requests: u64,
@@ -126,11 +126,11 @@ struct Outcome {
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+    let arguments = HostileClientsArgs::parse();
     let (mut opened, mut at, mut slowest) = (0, 0, Duration::ZERO);
     while opened < arguments.connections {
         let quota = arguments.round.min(arguments.connections - opened);
-        let plan = Plan::new(&arguments, at, quota);
+        let plan = RoundPlan::new(&arguments, at, quota);
         let outcome = round(&arguments, &plan)
             .with_context(|| format!("the round with --seed {} failed", plan.seed))?;
         at += 1;
@@ -162,7 +162,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn round(arguments: &Arguments, plan: &Plan) -> Result<Outcome> {
+fn round(arguments: &HostileClientsArgs, plan: &RoundPlan) -> Result<RoundOutcome> {
     std::fs::create_dir_all(&arguments.folder)?;
     let dir = tempfile::tempdir_in(&arguments.folder)?;
     let disk = dir.path().join("disk");
@@ -190,22 +190,23 @@ fn tail(log: &str) -> String {
 }
 
 fn run_attack(
-    arguments: &Arguments,
-    plan: &Plan,
+    arguments: &HostileClientsArgs,
+    plan: &RoundPlan,
     server: &mut Forebay,
-) -> Result<(Outcome, Vec<u8>)> {
+) -> Result<(RoundOutcome, Vec<u8>)> {
     let hostile_bytes = VOLUME_BYTES - WITNESS_BYTES;
     let volume = TargetVolume { export: "disk".into(), size_bytes: VOLUME_BYTES, hostile_bytes };
-    let target = Target { socket: server.socket.clone(), port: port(server)? };
-    let mut random = Random::new(plan.seed);
+    let target = CrowdTarget { socket: server.socket.clone(), port: port(server)? };
+    let mut random = LoadRandom::new(plan.seed);
     let part = (hostile_bytes, WITNESS_BYTES);
-    let mut witness = Witness::enter(&target.socket, "disk", part, Random::new(random.next_u64()))?;
-    let (crowd, is_watched) = (Crowd::default(), AtomicBool::new(false));
+    let mut witness =
+        Witness::enter(&target.socket, "disk", part, LoadRandom::new(random.next_u64()))?;
+    let (crowd, is_watched) = (HostileCrowd::default(), AtomicBool::new(false));
     let begin = Instant::now();
     std::thread::scope(|scope| {
         let mut attackers = Vec::new();
         for _ in 0..arguments.threads {
-            let random = Random::new(random.next_u64());
+            let random = LoadRandom::new(random.next_u64());
             let (crowd, target, volume) = (&crowd, &target, &volume);
             attackers
                 .push(scope.spawn(move || attack(crowd, plan.connections, random, target, volume)));
@@ -221,7 +222,7 @@ fn run_attack(
             crowd.is_over.store(true, Ordering::Relaxed);
             attackers.drain(..).try_for_each(|attacker| attacker.join().expect("it does not panic"))
         };
-        if plan.end == End::Quiet {
+        if plan.end == RoundEnd::Quiet {
             join()?;
         }
         let witness = working.join().expect("it does not panic");
@@ -232,19 +233,19 @@ fn run_attack(
         join()?;
         let (removal, stop, witness) = ended?;
         let (opened, witness_requests) = (crowd.opened.load(Ordering::Relaxed), witness.requests());
-        let outcome = Outcome { opened, seconds, witness_requests, removal, stop };
+        let outcome = RoundOutcome { opened, seconds, witness_requests, removal, stop };
         Ok((outcome, witness.content().to_vec()))
     })
 }
 
 /// Ends the server as planned. Returns the duration of the removal, if any, and of the stop.
 fn end(
-    arguments: &Arguments,
-    plan: &Plan,
+    arguments: &HostileClientsArgs,
+    plan: &RoundPlan,
     server: &mut Forebay,
 ) -> Result<(Option<Duration>, Duration)> {
     let limit = Duration::from_secs(arguments.stop_seconds);
-    if plan.end == End::Quiet {
+    if plan.end == RoundEnd::Quiet {
         // The well-behaved client is still connected.
         let until = Instant::now() + GONE_WITHIN;
         while server.status()?["connections"] != 1 {
@@ -257,14 +258,14 @@ fn end(
         }
     }
     let mut removal = None;
-    if plan.end == End::Removal {
+    if plan.end == RoundEnd::Removal {
         let begin = Instant::now();
         server.command(&["volume", "remove", "disk", "--force"])?;
         removal = Some(begin.elapsed());
         ensure!(begin.elapsed() < limit, "the removal took {:?}", begin.elapsed());
     }
     let begin = Instant::now();
-    if plan.end == End::Quiet {
+    if plan.end == RoundEnd::Quiet {
         server.command(&["stop", "--force"])?;
     } else {
         server.terminate()?;

@@ -9,10 +9,11 @@
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use clap::value_parser;
-use forebay_bench::figures::{Figures, Limit};
+use forebay_bench::figures::FigureLimit::{AtLeast, AtMost, Information};
+use forebay_bench::figures::FigureList;
 use forebay_bench::forebay::Forebay;
 use forebay_bench::group::ControlGroup;
-use forebay_bench::load::{Load, Pattern};
+use forebay_bench::load::{LoadParams, OffsetPattern};
 use forebay_bench::servers;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -38,7 +39,7 @@ const NO_SWAP_RATE_MAX_MIB: u64 = 4_000;
 /// Measure how the cache makes room for programs in its control group. Exits with 1 if a target was
 /// missed.
 #[derive(Parser)]
-struct Arguments {
+struct MemoryHogArgs {
     /// The limit of the control group, in MiB.
     #[arg(long = "group", default_value_t = 2048, value_parser = value_parser!(u64).range(1..))]
     group_mib: u64,
@@ -62,14 +63,14 @@ struct Arguments {
 }
 
 fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+    let arguments = MemoryHogArgs::parse();
     let programs = match &arguments.programs {
         Some(dir) => dir.clone(),
         None => servers::own_programs()?,
     };
-    let mut figures = Figures::default();
+    let mut figures = FigureList::default();
     let swap_mib = swap_total_bytes()? / MIB;
-    figures.add("swap space of the machine, MiB", swap_mib as f64, Limit::Information);
+    figures.add("swap space of the machine, MiB", swap_mib as f64, Information);
     for &rate in &arguments.rates {
         run(&programs, &arguments, rate, &mut figures)?;
         eprintln!("memory-hog: {rate} MiB/s done");
@@ -79,9 +80,9 @@ fn main() -> Result<ExitCode> {
 
 fn run(
     programs: &Path,
-    arguments: &Arguments,
+    arguments: &MemoryHogArgs,
     mib_per_second: u64,
-    figures: &mut Figures,
+    figures: &mut FigureList,
 ) -> Result<()> {
     let group = ControlGroup::new(arguments.group_mib * MIB)?;
     let dir = servers::work_dir()?;
@@ -92,9 +93,9 @@ fn run(
     let server = group.inside(|| {
         Forebay::start(programs, dir.path(), &volumes, arguments.memory_mib * MIB, &[])
     })?;
-    let mut fill = Load::new(server.socket.clone(), "v".to_owned());
+    let mut fill = LoadParams::new(server.socket.clone(), "v".to_owned());
     fill.block_bytes = MIB as u32;
-    fill.pattern = Pattern::Sequential;
+    fill.pattern = OffsetPattern::Sequential;
     fill.count = Some(arguments.memory_mib);
     fill.run()?;
     let (size, filled) = (server.memory("limit_bytes")?, server.memory("used_bytes")?);
@@ -105,7 +106,7 @@ fn run(
         "{free_mib} MiB of the group are free: let the hog take more than that"
     );
 
-    let mut reads = Load::new(server.socket.clone(), "v".to_owned());
+    let mut reads = LoadParams::new(server.socket.clone(), "v".to_owned());
     reads.depth = 4;
     let hog_time = Duration::from_secs_f64(arguments.hog_mib as f64 / mib_per_second as f64);
     reads.seconds = hog_time.as_secs_f64();
@@ -121,27 +122,27 @@ fn run(
     let swapped_mib = hog.swapped_bytes_max as f64 / MIB as f64;
     let given = size.saturating_sub(server.memory("limit_bytes")?) / MIB;
     let figure = |what: &str| format!("{mib_per_second} MiB/s: {what}");
-    figures.add(figure("free in the group before, MiB"), free_mib as f64, Limit::Information);
-    let missing = Limit::AtLeast((arguments.hog_mib - free_mib) as f64);
+    figures.add(figure("free in the group before, MiB"), free_mib as f64, Information);
+    let missing = AtLeast((arguments.hog_mib - free_mib) as f64);
     figures.add(figure("given back, MiB"), given as f64, missing);
-    figures.add(figure("programs killed"), killed as f64, Limit::AtMost(0.0));
+    figures.add(figure("programs killed"), killed as f64, AtMost(0.0));
     if swap_total_bytes()? > 0 {
         let limit = match mib_per_second <= NO_SWAP_RATE_MAX_MIB {
-            true => Limit::AtMost(0.0),
-            false => Limit::Information,
+            true => AtMost(0.0),
+            false => Information,
         };
         figures.add(figure("swapped out at most, MiB"), swapped_mib, limit);
     }
-    figures.add(figure("hog behind schedule, ms"), late_ms, Limit::Information);
-    figures.add(figure("reads beside, p99 us"), outcome.latency_us_p99, Limit::Information);
-    figures.add(figure("reads beside, maximum us"), outcome.latency_us_max, Limit::Information);
+    figures.add(figure("hog behind schedule, ms"), late_ms, Information);
+    figures.add(figure("reads beside, p99 us"), outcome.latency_us_p99, Information);
+    figures.add(figure("reads beside, maximum us"), outcome.latency_us_max, Information);
 
     drop(hog);
     let seconds = seconds_until_grown(&server, size)?;
-    figures.add(figure("grown back after, s"), seconds, Limit::AtMost(REGROWTH_SECONDS_MAX));
+    figures.add(figure("grown back after, s"), seconds, AtMost(REGROWTH_SECONDS_MAX));
     fill.run()?;
     let refilled = server.memory("used_bytes")? as f64 / filled as f64;
-    figures.add(figure("filled again"), refilled, Limit::AtLeast(REFILLED_SHARE_MIN));
+    figures.add(figure("filled again"), refilled, AtLeast(REFILLED_SHARE_MIN));
     server.stop()
 }
 

@@ -3,12 +3,12 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
-use forebay_bench::content::Random;
+use forebay_bench::content::LoadRandom;
 use forebay_bench::forebay::Forebay;
 use forebay_bench::model::disk::{self, DiskProcess};
-use forebay_bench::model::oracle::Oracle;
-use forebay_bench::model::plan::Plan;
-use forebay_bench::model::session::Session;
+use forebay_bench::model::oracle::VolumeOracle;
+use forebay_bench::model::plan::RequestPlan;
+use forebay_bench::model::session::ModelSession;
 use forebay_bench::wire::export_flag;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// last run ends with a stop, after which the backing store itself is compared. DESTROYS the
 /// content of the backing store.
 #[derive(Parser)]
-struct Arguments {
+struct ModelClientArgs {
     /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
@@ -35,7 +35,7 @@ struct Arguments {
     outside: Option<PathBuf>,
     /// Mode and protection of the volume.
     #[arg(long)]
-    mode: Mode,
+    mode: ModelMode,
     /// The journal, as a volume names it.
     #[arg(long, default_value = "")]
     journal: String,
@@ -74,7 +74,7 @@ struct Arguments {
     depth: u32,
     /// Kinds of requests to leave out, to narrow down a failure.
     #[arg(long, value_delimiter = ',')]
-    without: Vec<Kind>,
+    without: Vec<OptionalRequest>,
     /// The same seed sends the same requests in the same order.
     #[arg(long, default_value_t = 1)]
     seed: u32,
@@ -82,14 +82,14 @@ struct Arguments {
 
 /// Requests that can be left out.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum OptionalRequest {
     Trim,
     Zero,
     Cache,
     Fua,
 }
 
-impl Kind {
+impl OptionalRequest {
     const fn flags(self) -> u16 {
         match self {
             Self::Trim => export_flag::TRIM,
@@ -102,7 +102,7 @@ impl Kind {
 
 /// Mode and protection.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Mode {
+enum ModelMode {
     /// Write-back without protection.
     WriteBack,
     /// Write-back with a journal that acknowledges what is durable.
@@ -117,13 +117,13 @@ enum Mode {
 
 /// How a run of the server ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum ServerEnd {
     Stop,
     Kill,
     Cut,
 }
 
-impl Mode {
+impl ModelMode {
     fn settings(self, journal: &str) -> String {
         match self {
             Self::WriteBack => "mode=write-back,protection=none,accept-loss=yes".to_owned(),
@@ -140,30 +140,30 @@ impl Mode {
     }
 
     /// Whether all answered writes must survive. Flushed and FUA writes always must.
-    fn keeps_answered_writes(self, end: End) -> bool {
+    fn keeps_answered_writes(self, end: ServerEnd) -> bool {
         match (end, self) {
-            (End::Stop, _) | (_, Self::Journal | Self::Ordered) => true,
+            (ServerEnd::Stop, _) | (_, Self::Journal | Self::Ordered) => true,
             (_, Self::WriteBack | Self::JournalFlush) => false,
             // The disk has every answered write, and survives a kill.
-            (end, Self::WriteThrough | Self::Bypass) => end == End::Kill,
+            (end, Self::WriteThrough | Self::Bypass) => end == ServerEnd::Kill,
         }
     }
 }
 
 /// The state of the test.
-struct Run {
-    arguments: Arguments,
-    oracle: Oracle,
+struct ModelRun {
+    arguments: ModelClientArgs,
+    oracle: VolumeOracle,
     disk: Option<DiskProcess>,
-    random: Random,
+    random: LoadRandom,
     /// How the previous run ended.
-    before: End,
+    before: ServerEnd,
     answered: u64,
     runs: u64,
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse()) {
+    match run(ModelClientArgs::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("model-client: {error:#}");
@@ -172,24 +172,25 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Arguments) -> Result<()> {
+fn run(arguments: ModelClientArgs) -> Result<()> {
     ensure!(arguments.stops > 0, "--stops: at least 1, because the last run ends with a stop");
     std::fs::create_dir_all(&arguments.folder)
         .with_context(|| format!("--folder {}", arguments.folder.display()))?;
     let outside = arguments.outside.clone().unwrap_or_else(|| arguments.backing.clone().into());
     let mut oracle = disk::make(&outside, arguments.seed)?;
     // In the other modes, the cache orders the requests to a sector.
-    oracle.reads_may_mix = arguments.mode == Mode::Bypass;
+    oracle.reads_may_mix = arguments.mode == ModelMode::Bypass;
     let disk = match (&arguments.disk, &arguments.disk_socket) {
         (Some(command), Some(socket)) => Some(DiskProcess::new(command.clone(), socket.clone())),
         _ => None,
     };
-    let random = Random::new(u64::from(arguments.seed));
-    let mut run = Run { arguments, oracle, disk, random, before: End::Stop, answered: 0, runs: 0 };
+    let random = LoadRandom::new(u64::from(arguments.seed));
+    let mut run =
+        ModelRun { arguments, oracle, disk, random, before: ServerEnd::Stop, answered: 0, runs: 0 };
     let begin = Instant::now();
     for end in run.ends() {
         run.run_server(end).with_context(|| format!("run {} of the server", run.runs))?;
-        if end == End::Stop {
+        if end == ServerEnd::Stop {
             // Cut off its disk as well: a stop has flushed it.
             run.disk.as_mut().map_or(Ok(()), DiskProcess::kill)?;
             disk::compare(&outside, &mut run.oracle)?;
@@ -206,35 +207,36 @@ fn run(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-impl Run {
+impl ModelRun {
     /// The ends of all runs, shuffled; the last one is a stop.
-    fn ends(&mut self) -> Vec<End> {
-        let Arguments { stops, kills, cuts, .. } = self.arguments;
-        let kinds = [(End::Stop, stops - 1), (End::Kill, kills), (End::Cut, cuts)];
-        let mut ends: Vec<End> =
+    fn ends(&mut self) -> Vec<ServerEnd> {
+        let ModelClientArgs { stops, kills, cuts, .. } = self.arguments;
+        let kinds =
+            [(ServerEnd::Stop, stops - 1), (ServerEnd::Kill, kills), (ServerEnd::Cut, cuts)];
+        let mut ends: Vec<ServerEnd> =
             kinds.iter().flat_map(|&(end, count)| (0..count).map(move |_| end)).collect();
         for place in (1..ends.len()).rev() {
             ends.swap(place, self.random.below(place as u64 + 1) as usize);
         }
-        ends.push(End::Stop);
+        ends.push(ServerEnd::Stop);
         ends
     }
 
-    fn run_server(&mut self, end: End) -> Result<()> {
+    fn run_server(&mut self, end: ServerEnd) -> Result<()> {
         self.runs += 1;
         let server = self.start_disk_and_server()?;
         let shape = (self.arguments.connections, self.arguments.depth);
-        let mut session = Session::open(&server.socket, "v", shape, &mut self.oracle)?;
+        let mut session = ModelSession::open(&server.socket, "v", shape, &mut self.oracle)?;
         session.trim_leaves_anything = self.arguments.trim_leaves_anything;
         match self.before {
-            End::Stop => {}
-            End::Kill => {
+            ServerEnd::Stop => {}
+            ServerEnd::Kill => {
                 // Flush what the disk of a killed server had not flushed, so that a later power cut
                 // cannot lose the state that is now settled.
                 session.flush()?;
                 session.scan(Some("after a kill"))?;
             }
-            End::Cut => session.scan(Some("after a power cut"))?,
+            ServerEnd::Cut => session.scan(Some("after a power cut"))?,
         }
         let runs = self.arguments.stops + self.arguments.kills + self.arguments.cuts;
         let share = self.arguments.operations / runs;
@@ -242,10 +244,10 @@ impl Run {
         let seed = self.random.next_u64();
         let mut export = session.export();
         self.arguments.without.iter().for_each(|kind| export.flags &= !kind.flags());
-        let mut plan = Plan::new(seed, &export, self.arguments.connections);
+        let mut plan = RequestPlan::new(seed, &export, self.arguments.connections);
         session.run(&mut plan, count)?;
         self.before = end;
-        if end == End::Stop {
+        if end == ServerEnd::Stop {
             session.scan(None)?;
             self.answered += session.answered;
             drop(session);
@@ -258,7 +260,7 @@ impl Run {
             std::thread::sleep(Duration::from_micros(self.random.below(20_000)));
         }
         server.kill()?;
-        if let (End::Cut, Some(disk)) = (end, &mut self.disk) {
+        if let (ServerEnd::Cut, Some(disk)) = (end, &mut self.disk) {
             disk.kill()?;
         }
         self.answered += session.take_last_answers()?;
@@ -279,7 +281,7 @@ impl Run {
     }
 
     fn start_server(&self) -> Result<Forebay> {
-        let Arguments { backing, mode, journal, programs, folder, io, .. } = &self.arguments;
+        let ModelClientArgs { backing, mode, journal, programs, folder, io, .. } = &self.arguments;
         // For a moment after a kill, the kernel still answers on the old socket.
         let _ = std::fs::remove_file(folder.join("socket"));
         let volume = format!("v={backing},{}", mode.settings(journal));

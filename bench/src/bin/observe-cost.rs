@@ -11,10 +11,10 @@
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use forebay_bench::cpu::{Apart, WORKERS};
-use forebay_bench::figures::Figures;
+use forebay_bench::figures::FigureList;
 use forebay_bench::forebay::Forebay;
-use forebay_bench::load::Op;
-use forebay_bench::ways::{Loaded, Off, Plan, Switch, compare_switched};
+use forebay_bench::load::LoadOp;
+use forebay_bench::ways::{LoadPlan, Loaded, Off, Switch, compare_switched};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 #[derive(Parser)]
-struct Arguments {
+struct ObserveCostArgs {
     /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
@@ -40,7 +40,7 @@ struct Arguments {
     ways: Vec<String>,
     /// Only this direction.
     #[arg(long)]
-    op: Option<Op>,
+    op: Option<LoadOp>,
     /// Requests in flight. With many, the worker waits for nothing, and figures vary least.
     #[arg(long, default_value_t = 256)]
     depth: u32,
@@ -81,18 +81,19 @@ const QUESTIONS: [&str; 5] =
     ["/metrics", "/v1/status", "/v1/statistics", "/v1/history", "/v1/volumes/v/statistics"];
 
 fn main() -> Result<ExitCode> {
-    let Arguments { programs, rounds, seconds, ways: selected, op, depth } = Arguments::parse();
+    let ObserveCostArgs { programs, rounds, seconds, ways: selected, op, depth } =
+        ObserveCostArgs::parse();
     ensure!(rounds >= ROUNDS_MIN, "{rounds} rounds are too few: give at least {ROUNDS_MIN}");
     let turn = Duration::try_from_secs_f64(seconds).context("--seconds")?;
     ensure!(!turn.is_zero(), "--seconds 0: nothing would be measured");
-    let plan = Plan { volume_bytes: VOLUME_BYTES, depth, busy: true };
+    let plan = LoadPlan { volume_bytes: VOLUME_BYTES, depth, busy: true };
     let apart = Apart::of_this_thread()?;
     let start = || {
         let server = Loaded::start(plan, &programs, OPTIONS, &[])?;
         apart.keep(server.pid(), WORKERS)?;
         Ok(server)
     };
-    let switch = |name, parts: &'static [Part], share_min| Switch {
+    let switch = |name, parts: &'static [SwitchOn], share_min| Switch {
         name,
         settle: SETTLE,
         turn,
@@ -116,8 +117,8 @@ fn main() -> Result<ExitCode> {
         ensure!(is_known, "no way {way}: give off, on, analyzed, recorded or everything");
     }
     switches.retain(|switch| selected.is_empty() || selected.iter().any(|way| way == switch.name));
-    let mut figures = Figures::default();
-    for op in op.map_or(vec![Op::Write, Op::Read], |op| vec![op]) {
+    let mut figures = FigureList::default();
+    for op in op.map_or(vec![LoadOp::Write, LoadOp::Read], |op| vec![op]) {
         compare_switched(rounds, start, op, &switches, &mut figures)?;
     }
     println!("requests of 4 KiB that hit, centres of {rounds} rounds with their intervals of 95 %");
@@ -130,7 +131,7 @@ fn with_analysis(way: Switch<'_>) -> Switch<'_> {
 }
 
 /// Switches a part of a way on.
-type Part = fn(&Forebay) -> Result<Off<'static>>;
+type SwitchOn = fn(&Forebay) -> Result<Off<'static>>;
 
 /// Learns the time of the day.
 fn learn(server: &Forebay) -> Result<Off<'static>> {

@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use forebay_bench::cells::{Cell, Client, HEAD, Rounds};
-use forebay_bench::load::{Load, Op};
-use forebay_bench::servers::{self, EXPORT, Kind, Server, Setup};
-use forebay_bench::table::{Table, size};
+use forebay_bench::cells::{Cell, ClientProgram, HEAD, Rounds};
+use forebay_bench::load::{LoadOp, LoadParams};
+use forebay_bench::servers::{self, BenchServer, EXPORT, ServerKind, Setup};
+use forebay_bench::table::{TextTable, size};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,13 +14,14 @@ use std::process::ExitCode;
 /// Default: 4 KiB reads and writes at depth 1, 16 and 64 on one connection, and fio at depth 1, 4,
 /// 16 and 64; three rounds. Exits with 1 if a target was missed.
 #[derive(Parser)]
-struct Arguments {
+struct PeersArgs {
     /// Servers.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Kind::ALL)]
-    servers: Vec<Kind>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = ServerKind::ALL)]
+    servers: Vec<ServerKind>,
     /// Directions.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Op::Read, Op::Write])]
-    ops: Vec<Op>,
+    #[arg(long, value_enum, value_delimiter = ',')]
+    #[arg(default_values_t = [LoadOp::Read, LoadOp::Write])]
+    ops: Vec<LoadOp>,
     /// Block sizes, in bytes.
     #[arg(long, value_delimiter = ',', default_values_t = [4096])]
     blocks: Vec<u32>,
@@ -56,7 +57,7 @@ struct Arguments {
 }
 
 fn main() -> Result<ExitCode> {
-    let mut arguments = Arguments::parse();
+    let mut arguments = PeersArgs::parse();
     if arguments.full {
         arguments.blocks = vec![4096, 65536, 1 << 20];
         arguments.connections = vec![1, 2, 4];
@@ -74,7 +75,7 @@ fn main() -> Result<ExitCode> {
         forebay_options: arguments.forebay_options.clone(),
     };
     let servers = start(&arguments, &setup)?;
-    let mut table = Table::new(HEAD);
+    let mut table = TextTable::new(HEAD);
     let mut missed = 0;
     for cell in cells(&arguments) {
         let rounds = measure(cell, &servers, &arguments)?;
@@ -90,10 +91,10 @@ fn main() -> Result<ExitCode> {
 
 /// Starts the available servers and fills each once. A missing peer is skipped with a message; the
 /// baseline and Forebay must run.
-fn start(arguments: &Arguments, setup: &Setup) -> Result<Vec<Server>> {
+fn start(arguments: &PeersArgs, setup: &Setup) -> Result<Vec<BenchServer>> {
     let mut servers = Vec::new();
     for kind in &arguments.servers {
-        let server = match Server::start(*kind, setup) {
+        let server = match BenchServer::start(*kind, setup) {
             Ok(server) => server,
             Err(error) if kind.is_peer() => {
                 eprintln!("peers: skipped: {error:#}");
@@ -101,21 +102,21 @@ fn start(arguments: &Arguments, setup: &Setup) -> Result<Vec<Server>> {
             }
             Err(error) => return Err(error),
         };
-        let load = Load::new(server.socket.clone(), EXPORT.to_owned());
+        let load = LoadParams::new(server.socket.clone(), EXPORT.to_owned());
         load.prefill().run().with_context(|| format!("filling {}", kind.name()))?;
         servers.push(server);
     }
     Ok(servers)
 }
 
-fn cells(arguments: &Arguments) -> Vec<Cell> {
+fn cells(arguments: &PeersArgs) -> Vec<Cell> {
     let mut cells = Vec::new();
     for op in &arguments.ops {
         for block_bytes in &arguments.blocks {
             for connections in &arguments.connections {
                 for depth in &arguments.depths {
                     cells.push(Cell {
-                        client: Client::Batch,
+                        client: ClientProgram::Batch,
                         op: *op,
                         block_bytes: *block_bytes,
                         depth: *depth,
@@ -127,8 +128,8 @@ fn cells(arguments: &Arguments) -> Vec<Cell> {
     }
     for depth in &arguments.fio_depths {
         cells.push(Cell {
-            client: Client::Fio,
-            op: Op::Read,
+            client: ClientProgram::Fio,
+            op: LoadOp::Read,
             block_bytes: 4096,
             depth: *depth,
             connections: 1,
@@ -137,7 +138,7 @@ fn cells(arguments: &Arguments) -> Vec<Cell> {
     cells
 }
 
-fn measure(cell: Cell, servers: &[Server], arguments: &Arguments) -> Result<Rounds> {
+fn measure(cell: Cell, servers: &[BenchServer], arguments: &PeersArgs) -> Result<Rounds> {
     let mut by_server: Vec<_> = servers.iter().map(|server| (server.kind, Vec::new())).collect();
     for _ in 0..arguments.rounds {
         for (server, (_, samples)) in servers.iter().zip(&mut by_server) {

@@ -10,11 +10,11 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use forebay_bench::area::Area;
+use forebay_bench::area::SharedArea;
 use forebay_bench::commit;
-use forebay_bench::figures::{Figures, Limit};
+use forebay_bench::figures::{FigureLimit, FigureList};
 use forebay_bench::forebay::Forebay;
-use forebay_bench::load::{Load, Op, Pattern};
+use forebay_bench::load::{LoadOp, LoadParams, OffsetPattern};
 use forebay_bench::table::median;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::fs::File;
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 #[derive(Parser)]
-struct Arguments {
+struct RecoveryArgs {
     /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
@@ -74,7 +74,7 @@ struct Round {
 }
 
 fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+    let arguments = RecoveryArgs::parse();
     let mut rounds = Vec::new();
     for at in 0..arguments.rounds {
         rounds.push(round(&arguments, at as u64 + 1)?);
@@ -85,19 +85,19 @@ fn main() -> Result<ExitCode> {
     };
     let records = (arguments.mib * MIB / u64::from(arguments.block)) as f64;
     let private_max = PRIVATE_MIB_BASE + records * RECORD_BYTES_MAX / MIB as f64;
-    let mut figures = Figures::default();
+    let mut figures = FigureList::default();
     println!("{} MiB of {} B, medians of {} rounds", arguments.mib, arguments.block, rounds.len());
-    figures.add("read the log, s", median_of(&|round| round.read_s), Limit::Information);
-    figures.add("start, s", median_of(&|round| round.start_s), Limit::Information);
+    figures.add("read the log, s", median_of(&|round| round.read_s), FigureLimit::Information);
+    figures.add("start, s", median_of(&|round| round.start_s), FigureLimit::Information);
     let ratio = median_of(&|round| round.start_s / round.read_s);
-    figures.add("start / read", ratio, Limit::AtMost(START_RATIO_MAX));
-    figures.add("restored, MiB", median_of(&|round| round.restored_mib), Limit::Information);
+    figures.add("start / read", ratio, FigureLimit::AtMost(START_RATIO_MAX));
+    figures.add("restored, MiB", median_of(&|round| round.restored_mib), FigureLimit::Information);
     let private = median_of(&|round| round.private_mib);
-    figures.add("private memory, MiB", private, Limit::AtMost(private_max));
+    figures.add("private memory, MiB", private, FigureLimit::AtMost(private_max));
     Ok(figures.print())
 }
 
-fn round(arguments: &Arguments, seed: u64) -> Result<Round> {
+fn round(arguments: &RecoveryArgs, seed: u64) -> Result<Round> {
     let dir = tempfile::tempdir_in(&arguments.folder)
         .with_context(|| format!("--folder {}", arguments.folder.display()))?;
     let (disk, journal) = (dir.path().join("disk"), dir.path().join("journal"));
@@ -114,9 +114,9 @@ fn round(arguments: &Arguments, seed: u64) -> Result<Round> {
     let volumes = [volume];
     let memory = arguments.memory * MIB;
     let server = Forebay::start(&arguments.programs, dir.path(), &volumes, memory, &[])?;
-    let mut load = Load::new(server.socket.clone(), "v".into());
+    let mut load = LoadParams::new(server.socket.clone(), "v".into());
     (load.connections, load.depth, load.block_bytes) = (2, 32, arguments.block);
-    (load.op, load.pattern, load.verify) = (Op::Write, Pattern::Random, true);
+    (load.op, load.pattern, load.verify) = (LoadOp::Write, OffsetPattern::Random, true);
     (load.count, load.seed) = (Some(bytes / u64::from(arguments.block)), seed);
     load.run()?;
     let written = server.journal()?.get("written_bytes")?;
@@ -128,14 +128,14 @@ fn round(arguments: &Arguments, seed: u64) -> Result<Round> {
     let server =
         Forebay::start_watched(&arguments.programs, dir.path(), &volumes, memory, &[], &mut watch)?;
     let mut first = load.clone();
-    (first.op, first.connections, first.depth, first.count) = (Op::Read, 1, 1, Some(1));
+    (first.op, first.connections, first.depth, first.count) = (LoadOp::Read, 1, 1, Some(1));
     first.verify = false;
     first.run()?;
     let start_s = begun.elapsed().as_secs_f64();
     let log = std::fs::read_to_string(dir.path().join("log"))?;
     let restored = restored_bytes(&log).context("the log does not report the restored bytes")?;
     // The same seed selects the same places.
-    load.op = Op::Read;
+    load.op = LoadOp::Read;
     load.run()?;
     server.kill()?;
     let restored_mib = restored as f64 / MIB as f64;
@@ -152,7 +152,7 @@ fn restored_bytes(log: &str) -> Option<u64> {
 fn read(path: &Path, bytes: u64) -> Result<f64> {
     let file = File::open(path)?;
     fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::DIRECT)?;
-    let mut area = Area::new(READ_BYTES)?;
+    let mut area = SharedArea::new(READ_BYTES)?;
     // Touched once, to keep page faults out of the measurement.
     area.bytes_mut().fill(1);
     let begun = Instant::now();

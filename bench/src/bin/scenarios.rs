@@ -2,10 +2,10 @@
 
 use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
-use forebay_bench::figures::{Figures, Limit};
+use forebay_bench::figures::{FigureLimit, FigureList};
 use forebay_bench::forebay::Forebay;
-use forebay_bench::load::{Load, Op, Outcome, Pattern};
-use forebay_bench::page_cache::Mount;
+use forebay_bench::load::{LoadOp, LoadParams, LoadResult, OffsetPattern};
+use forebay_bench::page_cache::ExportMount;
 use forebay_bench::table::median;
 use forebay_bench::{client, servers};
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Measure the effects of the cache in front of a slow disk. Exits with 1 if a target was missed.
 #[derive(Parser)]
-struct Arguments {
+struct ScenariosArgs {
     /// Scenarios; all by default.
     #[arg(value_enum)]
     scenarios: Vec<Scenario>,
@@ -93,7 +93,7 @@ enum Scenario {
 }
 
 fn main() -> Result<ExitCode> {
-    let mut arguments = Arguments::parse();
+    let mut arguments = ScenariosArgs::parse();
     if arguments.scenarios.is_empty() {
         arguments.scenarios = Scenario::value_variants().to_vec();
     }
@@ -101,7 +101,7 @@ fn main() -> Result<ExitCode> {
         Some(dir) => dir.clone(),
         None => servers::own_programs()?,
     };
-    let mut figures = Figures::default();
+    let mut figures = FigureList::default();
     for scenario in &arguments.scenarios {
         let dir = servers::work_dir()?;
         let start =
@@ -124,26 +124,26 @@ fn main() -> Result<ExitCode> {
 /// and without misses are interleaved.
 fn latency_under_miss(
     start: impl Fn(&[String]) -> Result<Forebay>,
-    arguments: &Arguments,
-    figures: &mut Figures,
+    arguments: &ScenariosArgs,
+    figures: &mut FigureList,
 ) -> Result<()> {
     let server = start(&[format!("v={SLOW}:memory:4GiB")])?;
-    let mut hits = Load::new(server.socket.clone(), "v".to_owned());
+    let mut hits = LoadParams::new(server.socket.clone(), "v".to_owned());
     hits.span_bytes = Some(8 * MIB);
     hits.depth = 1;
     hits.seconds = arguments.seconds;
     let mut warm = hits.clone();
     warm.block_bytes = MIB as u32;
-    warm.pattern = Pattern::Sequential;
+    warm.pattern = OffsetPattern::Sequential;
     warm.count = Some(16);
     warm.run()?;
-    let mut misses = Load::new(server.socket.clone(), "v".to_owned());
+    let mut misses = LoadParams::new(server.socket.clone(), "v".to_owned());
     misses.start_bytes = 1024 * MIB;
     misses.depth = 16;
     // The misses outlast the hits.
     misses.seconds = arguments.seconds * 1.1;
 
-    let (mut idle, mut busy): (Vec<Outcome>, Vec<Outcome>) = (Vec::new(), Vec::new());
+    let (mut idle, mut busy): (Vec<LoadResult>, Vec<LoadResult>) = (Vec::new(), Vec::new());
     for round in 0..arguments.rounds {
         idle.push(hits.run()?);
         misses.seed = 1000 + u64::from(round);
@@ -155,19 +155,19 @@ fn latency_under_miss(
         })?;
         busy.push(outcome);
     }
-    let p99 = |outcomes: &[Outcome]| -> Vec<f64> {
+    let p99 = |outcomes: &[LoadResult]| -> Vec<f64> {
         outcomes.iter().map(|outcome| outcome.latency_us_p99).collect()
     };
     let ratios: Vec<f64> = p99(&idle).iter().zip(p99(&busy)).map(|(i, b)| b / i).collect();
-    figures.add("hits alone, p99 us", middle(&p99(&idle)), Limit::Information);
+    figures.add("hits alone, p99 us", middle(&p99(&idle)), FigureLimit::Information);
     let beside = "hits while another client misses, p99 us";
-    figures.add(beside, middle(&p99(&busy)), Limit::AtMost(SLOW_US));
-    figures.add("ratio of both p99", middle(&ratios), Limit::AtMost(HIT_P99_RATIO_MAX));
+    figures.add(beside, middle(&p99(&busy)), FigureLimit::AtMost(SLOW_US));
+    figures.add("ratio of both p99", middle(&ratios), FigureLimit::AtMost(HIT_P99_RATIO_MAX));
     Ok(())
 }
 
 /// Each round has a server of its own, whose memory is given back for the first time.
-fn give_back(programs: &Path, arguments: &Arguments, figures: &mut Figures) -> Result<()> {
+fn give_back(programs: &Path, arguments: &ScenariosArgs, figures: &mut FigureList) -> Result<()> {
     for is_all in [false, true] {
         for is_read in [false, true] {
             let mut times_ms = Vec::new();
@@ -180,7 +180,7 @@ fn give_back(programs: &Path, arguments: &Arguments, figures: &mut Figures) -> R
             };
             let beside = if is_read { "beside reads" } else { "without load" };
             let what = format!("{what} given back {beside}, ms");
-            figures.add(&what, middle(&times_ms), Limit::AtMost(limit_ms));
+            figures.add(&what, middle(&times_ms), FigureLimit::AtMost(limit_ms));
         }
     }
     Ok(())
@@ -193,13 +193,13 @@ fn time_to_give_back(programs: &Path, is_all: bool, is_read: bool) -> Result<f64
     let dir = servers::work_dir()?;
     let memory = GIVE_BACK_FROM_MIB * MIB;
     let server = Forebay::start(programs, dir.path(), &volumes, memory, &[])?;
-    let mut load = Load::new(server.socket.clone(), "v".to_owned());
+    let mut load = LoadParams::new(server.socket.clone(), "v".to_owned());
     load.block_bytes = MIB as u32;
-    load.pattern = Pattern::Sequential;
+    load.pattern = OffsetPattern::Sequential;
     load.count = Some(2560);
     load.run()?;
     load.block_bytes = 4096;
-    load.pattern = Pattern::Random;
+    load.pattern = OffsetPattern::Random;
     (load.count, load.seconds) = (None, 2.0);
     let (to_bytes, less_bytes) = match is_all {
         false => (GIVE_BACK_TO_MIB * MIB, 1024 * MIB),
@@ -233,15 +233,15 @@ fn middle(values: &[f64]) -> f64 {
 
 fn sequential(
     start: impl Fn(&[String]) -> Result<Forebay>,
-    arguments: &Arguments,
-    figures: &mut Figures,
+    arguments: &ScenariosArgs,
+    figures: &mut FigureList,
 ) -> Result<()> {
     let volume = |name: &str| format!("{name}={SLOW}:memory:4GiB");
     let bare = format!("{},mode=bypass", volume("bare"));
     let server = start(&[volume("small"), volume("large"), bare])?;
     let load = |volume: &str| {
-        let mut load = Load::new(server.socket.clone(), volume.to_owned());
-        load.pattern = Pattern::Sequential;
+        let mut load = LoadParams::new(server.socket.clone(), volume.to_owned());
+        load.pattern = OffsetPattern::Sequential;
         load.depth = 1;
         load.seconds = arguments.seconds;
         load
@@ -268,20 +268,24 @@ fn sequential(
     let read = after.since(&before, "backend_read_bytes")? as f64;
     let reads = after.since(&before, "backend_reads")? as f64;
     let name = |what: &str| format!("cold sequential {what}");
-    figures.add(name("4 KiB, depth 1, IOPS"), middle(&small), Limit::Information);
-    let ratio_min = Limit::AtLeast(SEQUENTIAL_RATIO_MIN);
+    figures.add(name("4 KiB, depth 1, IOPS"), middle(&small), FigureLimit::Information);
+    let ratio_min = FigureLimit::AtLeast(SEQUENTIAL_RATIO_MIN);
     figures.add(name("4 KiB, depth 1, times the disk alone"), middle(&ratios), ratio_min);
-    figures.add(name("1 MiB, depth 1, MiB/s"), outcome.iops, Limit::Information);
-    let amplification_max = Limit::AtMost(READ_AMPLIFICATION_MAX);
+    figures.add(name("1 MiB, depth 1, MiB/s"), outcome.iops, FigureLimit::Information);
+    let amplification_max = FigureLimit::AtMost(READ_AMPLIFICATION_MAX);
     figures.add(name("1 MiB, disk bytes per byte asked"), read / asked, amplification_max);
-    figures.add(name("1 MiB, bytes of one disk read"), read / reads.max(1.0), Limit::Information);
+    figures.add(
+        name("1 MiB, bytes of one disk read"),
+        read / reads.max(1.0),
+        FigureLimit::Information,
+    );
     Ok(())
 }
 
 /// A load that streams at depth 1.
-fn stream_of(server: &Forebay, volume: &str, start_bytes: u64, block_bytes: u64) -> Load {
-    let mut load = Load::new(server.socket.clone(), volume.to_owned());
-    load.pattern = Pattern::Sequential;
+fn stream_of(server: &Forebay, volume: &str, start_bytes: u64, block_bytes: u64) -> LoadParams {
+    let mut load = LoadParams::new(server.socket.clone(), volume.to_owned());
+    load.pattern = OffsetPattern::Sequential;
     load.block_bytes = block_bytes as u32;
     load.start_bytes = start_bytes;
     load.depth = 1;
@@ -289,7 +293,7 @@ fn stream_of(server: &Forebay, volume: &str, start_bytes: u64, block_bytes: u64)
 }
 
 /// Bytes per second of one load.
-fn rate_of(load: &Load) -> Result<f64> {
+fn rate_of(load: &LoadParams) -> Result<f64> {
     Ok(load.run()?.iops * f64::from(load.block_bytes))
 }
 
@@ -301,14 +305,14 @@ struct StreamRound {
     page_cache: Option<f64>,
 }
 
-fn streams(programs: &Path, arguments: &Arguments, figures: &mut Figures) -> Result<()> {
+fn streams(programs: &Path, arguments: &ScenariosArgs, figures: &mut FigureList) -> Result<()> {
     let dir = servers::work_dir()?;
     let volume = [format!("hits=memory:{HITS_BYTES}")];
     let hits = Forebay::start(programs, dir.path(), &volume, HITS_BYTES / 2 * 3, &[])?;
     let mut fill = stream_of(&hits, "hits", 0, MIB);
     fill.count = Some(HITS_BYTES / MIB);
     fill.run()?;
-    let obstacle = Mount::obstacle();
+    let obstacle = ExportMount::obstacle();
     if let Some(obstacle) = &obstacle {
         eprintln!("scenarios: streams are not compared with the page cache: {obstacle}");
     }
@@ -318,7 +322,7 @@ fn streams(programs: &Path, arguments: &Arguments, figures: &mut Figures) -> Res
         let volumes = [format!("v={disk}"), format!("bare={disk},mode=bypass")];
         let server = Forebay::start(programs, dir.path(), &volumes, 256 * MIB, &[])?;
         let mount =
-            if obstacle.is_none() { Some(Mount::new(&server.socket, "bare")?) } else { None };
+            if obstacle.is_none() { Some(ExportMount::new(&server.socket, "bare")?) } else { None };
         let mut place = 0;
         for (block_bytes, size) in [(4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (MIB, "1 MiB")] {
             let mut rounds = Vec::new();
@@ -339,7 +343,7 @@ fn streams(programs: &Path, arguments: &Arguments, figures: &mut Figures) -> Res
 
 /// Measures reads of `block_bytes` from `at` on, a place that is in no cache.
 fn stream_round(
-    (server, hits, mount): (&Forebay, &Forebay, Option<&Mount>),
+    (server, hits, mount): (&Forebay, &Forebay, Option<&ExportMount>),
     (at, block_bytes): (u64, u64),
     seconds: f64,
 ) -> Result<StreamRound> {
@@ -360,22 +364,26 @@ fn stream_round(
     Ok(StreamRound { cold, bare, hits, page_cache })
 }
 
-fn add_streams(what: &str, rounds: &[StreamRound], figures: &mut Figures) {
+fn add_streams(what: &str, rounds: &[StreamRound], figures: &mut FigureList) {
     let median =
         |of: &dyn Fn(&StreamRound) -> f64| middle(&rounds.iter().map(of).collect::<Vec<f64>>());
     let mib = |rate: f64| rate / MIB as f64;
     let (bare, hits) = (median(&|round| round.bare), median(&|round| round.hits));
-    figures.add(format!("{what}, MiB/s"), median(&|round| mib(round.cold)), Limit::Information);
+    figures.add(
+        format!("{what}, MiB/s"),
+        median(&|round| mib(round.cold)),
+        FigureLimit::Information,
+    );
     let bare_name = format!("{what}: bare disk, 1 MiB at depth 8 or 32, MiB/s");
-    figures.add(bare_name, mib(bare), Limit::Information);
-    figures.add(format!("{what}: hits at depth 1, MiB/s"), mib(hits), Limit::Information);
+    figures.add(bare_name, mib(bare), FigureLimit::Information);
+    figures.add(format!("{what}: hits at depth 1, MiB/s"), mib(hits), FigureLimit::Information);
     let bound = if bare < hits { "the bare disk's rate" } else { "the rate of hits" };
     let share = median(&|round| round.cold / round.bare.min(round.hits));
-    let limit = Limit::AtLeast(STREAM_SHARE_MIN);
+    let limit = FigureLimit::AtLeast(STREAM_SHARE_MIN);
     figures.add(format!("{what}, share of {bound}"), share, limit);
     if rounds.iter().all(|round| round.page_cache.is_some()) {
         let ratio = median(&|round| round.cold / round.page_cache.unwrap_or(f64::NAN));
-        let limit = Limit::AtLeast(PAGE_CACHE_RATIO_MIN);
+        let limit = FigureLimit::AtLeast(PAGE_CACHE_RATIO_MIN);
         figures.add(format!("{what}, times the page cache over nbdfuse"), ratio, limit);
     }
 }
@@ -384,8 +392,8 @@ fn add_streams(what: &str, rounds: &[StreamRound], figures: &mut Figures) {
 /// does their order.
 fn random_misses(
     start: impl Fn(&[String]) -> Result<Forebay>,
-    arguments: &Arguments,
-    figures: &mut Figures,
+    arguments: &ScenariosArgs,
+    figures: &mut FigureList,
 ) -> Result<()> {
     let volume = |name: &str| format!("{name}=memory:1GiB,prefetch={name}");
     let server = start(&[volume("yes"), volume("no")])?;
@@ -393,7 +401,7 @@ fn random_misses(
     // ahead by mistake.
     for block_kib in [4, 64] {
         let rate = |volume: &str, seed: u32| -> Result<f64> {
-            let mut load = Load::new(server.socket.clone(), volume.to_owned());
+            let mut load = LoadParams::new(server.socket.clone(), volume.to_owned());
             load.block_bytes = block_kib << 10;
             load.depth = 16;
             load.seconds = 2.0 * arguments.seconds;
@@ -412,25 +420,25 @@ fn random_misses(
             shares.push(share);
         }
         let what = format!("random misses of {block_kib} KiB, share of the rate without prefetch");
-        figures.add(&what, middle(&shares), Limit::AtLeast(RANDOM_SHARE_MIN));
+        figures.add(&what, middle(&shares), FigureLimit::AtLeast(RANDOM_SHARE_MIN));
         let [least, most] = [f64::min as fn(f64, f64) -> f64, f64::max]
             .map(|pick| shares.iter().copied().reduce(pick).unwrap_or(f64::NAN));
-        figures.add("the same, least of the pairs", least, Limit::Information);
-        figures.add("the same, most of the pairs", most, Limit::Information);
+        figures.add("the same, least of the pairs", least, FigureLimit::Information);
+        figures.add("the same, most of the pairs", most, FigureLimit::Information);
     }
     Ok(())
 }
 
 fn sixteen_readers(
     start: impl Fn(&[String]) -> Result<Forebay>,
-    figures: &mut Figures,
+    figures: &mut FigureList,
 ) -> Result<()> {
     // Twenty milliseconds, so that all sixteen arrive while the first one waits.
     let server = start(&["v=delay(read=20ms):memory:1GiB,prefetch=no".to_owned()])?;
     let before = server.counters("v")?;
     let blocks = 10;
     for block in 0..blocks {
-        let mut load = Load::new(server.socket.clone(), "v".to_owned());
+        let mut load = LoadParams::new(server.socket.clone(), "v".to_owned());
         // A prime number of lines apart: neither adjacent nor in one region.
         load.start_bytes = block * 1009 * 4096;
         load.span_bytes = Some(4096);
@@ -442,18 +450,18 @@ fn sixteen_readers(
     let after = server.counters("v")?;
     let reads = after.since(&before, "backend_reads")? as f64 / blocks as f64;
     let name = "disk reads for 16 readers of one cold block";
-    figures.add(name, reads, Limit::AtMost(1.0));
+    figures.add(name, reads, FigureLimit::AtMost(1.0));
     Ok(())
 }
 
 fn overwrite_burst(
     start: impl Fn(&[String]) -> Result<Forebay>,
-    figures: &mut Figures,
+    figures: &mut FigureList,
 ) -> Result<()> {
     let options = "mode=write-back,protection=none,accept-loss=yes";
     let server = start(&[format!("v={SLOW}:memory:1GiB,{options}")])?;
-    let mut burst = Load::new(server.socket.clone(), "v".to_owned());
-    burst.op = Op::Write;
+    let mut burst = LoadParams::new(server.socket.clone(), "v".to_owned());
+    burst.op = LoadOp::Write;
     burst.span_bytes = Some(MIB);
     burst.depth = 16;
     // Each of the 256 lines about sixty times, which takes a fraction of a second.
@@ -464,8 +472,8 @@ fn overwrite_burst(
     let after = server.counters("v")?;
     let written = after.since(&before, "backend_write_bytes")? as f64 / MIB as f64;
     let writes = after.since(&before, "backend_writes")? as f64;
-    figures.add("burst of overwrites, IOPS", outcome.iops, Limit::Information);
-    figures.add("MiB written to disk for 1 MiB overwritten", written, Limit::AtMost(1.0));
-    figures.add("disk writes for it", writes, Limit::Information);
+    figures.add("burst of overwrites, IOPS", outcome.iops, FigureLimit::Information);
+    figures.add("MiB written to disk for 1 MiB overwritten", written, FigureLimit::AtMost(1.0));
+    figures.add("disk writes for it", writes, FigureLimit::Information);
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! half-closed, closed, or reset.
 
 use super::script::{TargetVolume, script};
-use crate::content::Random;
+use crate::content::LoadRandom;
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
@@ -22,7 +22,7 @@ const REST: Duration = Duration::from_millis(1);
 
 /// The server's addresses.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct CrowdTarget {
     /// Its Unix socket.
     pub socket: PathBuf,
     /// Its TCP port on this machine.
@@ -31,7 +31,7 @@ pub struct Target {
 
 /// State shared by all threads of a crowd.
 #[derive(Debug, Default)]
-pub struct Crowd {
+pub struct HostileCrowd {
     /// Connections opened so far.
     pub opened: AtomicU64,
     /// Set when all clients are to disconnect.
@@ -40,22 +40,22 @@ pub struct Crowd {
 
 /// How a client reads replies.
 #[derive(Clone, Copy, Debug)]
-enum Reading {
+enum ReadStyle {
     Nothing,
     Little,
     Everything,
 }
 
-struct Session {
+struct CrowdSession {
     socket: OwnedFd,
     is_tcp: bool,
     script: Vec<u8>,
     sent: usize,
-    reading: Reading,
+    reading: ReadStyle,
 }
 
-impl Session {
-    fn open(random: &mut Random, target: &Target, volume: &TargetVolume) -> Result<Self> {
+impl CrowdSession {
+    fn open(random: &mut LoadRandom, target: &CrowdTarget, volume: &TargetVolume) -> Result<Self> {
         let is_tcp = random.below(4) == 0;
         let socket: OwnedFd = if is_tcp {
             TcpStream::connect(("127.0.0.1", target.port))?.into()
@@ -63,9 +63,9 @@ impl Session {
             UnixStream::connect(&target.socket)?.into()
         };
         let reading = match random.below(4) {
-            0 => Reading::Nothing,
-            1 => Reading::Everything,
-            _ => Reading::Little,
+            0 => ReadStyle::Nothing,
+            1 => ReadStyle::Everything,
+            _ => ReadStyle::Little,
         };
         Ok(Self { socket, is_tcp, script: script(random, volume), sent: 0, reading })
     }
@@ -75,7 +75,7 @@ impl Session {
     }
 
     /// Sends and receives a little without blocking. Returns whether the connection is still open.
-    fn exchange(&mut self, random: &mut Random, buffer: &mut [u8]) -> bool {
+    fn exchange(&mut self, random: &mut LoadRandom, buffer: &mut [u8]) -> bool {
         if self.sent < self.script.len() {
             let rest = &self.script[self.sent..];
             // Sometimes in small pieces, to split headers and payloads.
@@ -88,9 +88,9 @@ impl Session {
             }
         }
         let len = match self.reading {
-            Reading::Nothing => return true,
-            Reading::Little => 1 + random.below(4096) as usize,
-            Reading::Everything => buffer.len(),
+            ReadStyle::Nothing => return true,
+            ReadStyle::Little => 1 + random.below(4096) as usize,
+            ReadStyle::Everything => buffer.len(),
         };
         match recv(self.fd(), &mut buffer[..len], RecvFlags::DONTWAIT) {
             Ok((0, _)) => false,
@@ -100,14 +100,14 @@ impl Session {
     }
 
     /// Shuts down one or both directions.
-    fn close_half(&self, random: &mut Random) {
+    fn close_half(&self, random: &mut LoadRandom) {
         let how = [Shutdown::Write, Shutdown::Read, Shutdown::Both][random.below(3) as usize];
         // The server may have closed it first.
         let _ = shutdown(self.fd(), how);
     }
 
     /// Disconnects: with a reset, or a normal close.
-    fn leave(self, random: &mut Random) {
+    fn leave(self, random: &mut LoadRandom) {
         if self.is_tcp && random.below(2) == 0 {
             // If that fails, the close is an orderly one, which will do.
             let zero = Some(Duration::ZERO);
@@ -122,19 +122,19 @@ impl Session {
 /// # Errors
 /// If the server accepts no connection before the crowd is over.
 pub fn attack(
-    crowd: &Crowd,
+    crowd: &HostileCrowd,
     quota: u64,
-    mut random: Random,
-    target: &Target,
+    mut random: LoadRandom,
+    target: &CrowdTarget,
     volume: &TargetVolume,
 ) -> Result<()> {
-    let mut open: Vec<Session> = Vec::new();
+    let mut open: Vec<CrowdSession> = Vec::new();
     let mut buffer = vec![0; RECEIVE_BYTES];
     let mut is_refused = None;
     while !crowd.is_over.load(Ordering::Relaxed) {
         let may_open = is_refused.is_none() && crowd.opened.load(Ordering::Relaxed) < quota;
         if may_open {
-            match Session::open(&mut random, target, volume) {
+            match CrowdSession::open(&mut random, target, volume) {
                 Ok(session) => {
                     crowd.opened.fetch_add(1, Ordering::Relaxed);
                     open.push(session);

@@ -4,7 +4,7 @@
 //! at a time. No valid request changes a byte beyond [`TargetVolume::hostile_bytes`]: those belong
 //! to the witness.
 
-use crate::content::Random;
+use crate::content::LoadRandom;
 
 const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
@@ -52,7 +52,7 @@ pub struct TargetVolume {
 }
 
 /// The bytes of one hostile client.
-pub fn script(random: &mut Random, volume: &TargetVolume) -> Vec<u8> {
+pub fn script(random: &mut LoadRandom, volume: &TargetVolume) -> Vec<u8> {
     let mut bytes = Vec::new();
     match random.below(100) {
         0..2 => return bytes,
@@ -74,11 +74,11 @@ pub fn script(random: &mut Random, volume: &TargetVolume) -> Vec<u8> {
     if random.below(4) == 0 { cut(random, bytes) } else { bytes }
 }
 
-fn noise(random: &mut Random, bytes_max: u64) -> Vec<u8> {
+fn noise(random: &mut LoadRandom, bytes_max: u64) -> Vec<u8> {
     (0..random.below(bytes_max)).map(|_| random.next_u64() as u8).collect()
 }
 
-fn cut(random: &mut Random, mut bytes: Vec<u8>) -> Vec<u8> {
+fn cut(random: &mut LoadRandom, mut bytes: Vec<u8>) -> Vec<u8> {
     let len = random.below(bytes.len() as u64 + 1);
     bytes.truncate(len as usize);
     bytes
@@ -113,7 +113,7 @@ fn meta_data(name: &str) -> Vec<u8> {
 }
 
 /// Invalid or misleading options.
-fn odd_options(random: &mut Random, volume: &TargetVolume, out: &mut Vec<u8>) {
+fn odd_options(random: &mut LoadRandom, volume: &TargetVolume, out: &mut Vec<u8>) {
     for _ in 0..=random.below(6) {
         match random.below(8) {
             0 => option(OPTION_LIST, &[], out),
@@ -129,7 +129,7 @@ fn odd_options(random: &mut Random, volume: &TargetVolume, out: &mut Vec<u8>) {
 }
 
 /// Enters the export. Returns whether extended headers are in use.
-fn enter(random: &mut Random, volume: &TargetVolume, out: &mut Vec<u8>) -> bool {
+fn enter(random: &mut LoadRandom, volume: &TargetVolume, out: &mut Vec<u8>) -> bool {
     let kind = random.below(8);
     let extended = kind == 0;
     if extended {
@@ -149,7 +149,7 @@ fn enter(random: &mut Random, volume: &TargetVolume, out: &mut Vec<u8>) -> bool 
 }
 
 /// A request length, mostly short.
-fn length(random: &mut Random) -> u64 {
+fn length(random: &mut LoadRandom) -> u64 {
     match random.below(1000) {
         0..450 => 512 * (1 + random.below(16)),
         450..750 => 4 * KIB * (1 + random.below(32)),
@@ -162,7 +162,12 @@ fn length(random: &mut Random) -> u64 {
 }
 
 /// One request. Returns whether another can follow it.
-fn request(random: &mut Random, volume: &TargetVolume, extended: bool, out: &mut Vec<u8>) -> bool {
+fn request(
+    random: &mut LoadRandom,
+    volume: &TargetVolume,
+    extended: bool,
+    out: &mut Vec<u8>,
+) -> bool {
     let command = match random.below(100) {
         0..35 => READ,
         35..70 => WRITE,
@@ -215,7 +220,7 @@ fn request(random: &mut Random, volume: &TargetVolume, extended: bool, out: &mut
 }
 
 /// A complete or truncated payload. Returns whether it is complete.
-fn payload(random: &mut Random, len: u64, out: &mut Vec<u8>) -> bool {
+fn payload(random: &mut LoadRandom, len: u64, out: &mut Vec<u8>) -> bool {
     let is_long = len > PAYLOAD_BYTES_CUT;
     let is_cut = if is_long { random.below(WHOLE_ONE_IN) != 0 } else { random.below(16) == 0 };
     let sent = if is_cut { random.below(len.min(PAYLOAD_BYTES_CUT)) } else { len.min(4 * MIB) };
@@ -232,7 +237,7 @@ mod tests {
         let volume =
             TargetVolume { export: "disk".into(), size_bytes: 64 * MIB, hostile_bytes: 56 * MIB };
         let scripts = |seed| {
-            let mut random = Random::new(seed);
+            let mut random = LoadRandom::new(seed);
             (0..200).map(|_| script(&mut random, &volume)).collect::<Vec<_>>()
         };
         assert!(scripts(1) == scripts(1) && scripts(1) != scripts(2));

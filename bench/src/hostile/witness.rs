@@ -1,8 +1,8 @@
 //! A well-behaved client beside hostile ones: it writes to its own part of the volume, reads it
 //! back, and knows every byte of it.
 
-use crate::content::Random;
-use crate::wire::{self, Command, REPLY_BYTES, Reply, Request};
+use crate::content::LoadRandom;
+use crate::wire::{self, REPLY_BYTES, WireCommand, WireReply, WireRequest};
 use anyhow::{Context, Result, ensure};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// See the module's description.
 pub struct Witness {
     stream: UnixStream,
-    random: Random,
+    random: LoadRandom,
     /// Start of its part of the volume, in bytes.
     start: u64,
     content: Vec<u8>,
@@ -31,7 +31,7 @@ impl Witness {
         socket: &Path,
         export: &str,
         (start, len): (u64, u64),
-        random: Random,
+        random: LoadRandom,
     ) -> Result<Self> {
         let mut stream = UnixStream::connect(socket).context("the witness cannot connect")?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -51,7 +51,7 @@ impl Witness {
                 0..50 => self.read(offset, len),
                 50..90 => self.write(offset, len),
                 90..98 => self.zero(offset, len),
-                _ => self.ask(Command::Flush, 0, 0, &[]),
+                _ => self.ask(WireCommand::Flush, 0, 0, &[]),
             }
             .with_context(|| format!("the witness's request {} at {offset}", self.requests))?;
         }
@@ -69,7 +69,7 @@ impl Witness {
     }
 
     fn read(&mut self, offset: u64, len: u64) -> Result<()> {
-        self.ask(Command::Read, offset, len, &[])?;
+        self.ask(WireCommand::Read, offset, len, &[])?;
         let mut bytes = vec![0; len as usize];
         self.stream
             .read_exact(&mut bytes)
@@ -85,24 +85,24 @@ impl Witness {
         let range = offset as usize..(offset + len) as usize;
         crate::content::fill(&mut self.content[range.clone()], offset, seed);
         let payload = self.content[range].to_vec();
-        self.ask(Command::Write, offset, len, &payload)
+        self.ask(WireCommand::Write, offset, len, &payload)
     }
 
     fn zero(&mut self, offset: u64, len: u64) -> Result<()> {
         self.content[offset as usize..(offset + len) as usize].fill(0);
-        self.ask(Command::WriteZeroes, offset, len, &[])
+        self.ask(WireCommand::WriteZeroes, offset, len, &[])
     }
 
-    fn ask(&mut self, command: Command, offset: u64, len: u64, payload: &[u8]) -> Result<()> {
+    fn ask(&mut self, command: WireCommand, offset: u64, len: u64, payload: &[u8]) -> Result<()> {
         let (cookie, len) = (self.requests, u32::try_from(len)?);
-        let offset = if command == Command::Flush { 0 } else { self.start + offset };
-        let request = Request { command, flags: 0, cookie, offset, len };
+        let offset = if command == WireCommand::Flush { 0 } else { self.start + offset };
+        let request = WireRequest { command, flags: 0, cookie, offset, len };
         self.stream.write_all(&request.encode())?;
         self.stream.write_all(payload)?;
         let mut reply = [0; REPLY_BYTES];
         self.stream.read_exact(&mut reply).context("no answer")?;
-        let reply = Reply::decode(&reply)?;
-        ensure!(reply == Reply { errno: 0, cookie }, "{command:?}: answered {reply:?}");
+        let reply = WireReply::decode(&reply)?;
+        ensure!(reply == WireReply { errno: 0, cookie }, "{command:?}: answered {reply:?}");
         Ok(())
     }
 }

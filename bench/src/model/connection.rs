@@ -4,9 +4,11 @@
 //! request with its complete answer. It never blocks on sending while the server may wait for it to
 //! receive.
 
-use super::plan::Operation;
+use super::plan::ModelRequest;
 use super::stamp::SECTOR_BYTES;
-use crate::wire::{self, Command, Export, REPLY_BYTES, REPLY_MAGIC, Reply, Request, Requested};
+use crate::wire::{
+    self, Export, REPLY_BYTES, REPLY_MAGIC, RequestedFeatures, WireCommand, WireReply, WireRequest,
+};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -34,7 +36,7 @@ mod chunk {
 /// A request, and the part of its answer received so far.
 pub struct Exchange {
     /// The request.
-    pub operation: Operation,
+    pub operation: ModelRequest,
     /// Its time in the oracle.
     pub begun: u64,
     /// Zero, or the error number.
@@ -48,7 +50,7 @@ pub struct Exchange {
 }
 
 /// A connection in the transmission phase.
-pub struct Connection {
+pub struct ModelConn {
     stream: UnixStream,
     /// The export as described by the server.
     pub export: Export,
@@ -63,13 +65,13 @@ pub struct Connection {
     pub is_closed: bool,
 }
 
-impl Connection {
+impl ModelConn {
     /// Connects, for up to `depth` requests in flight.
     pub fn open(socket: &Path, export: &str, depth: usize, structured: bool) -> Result<Self> {
         let mut stream = UnixStream::connect(socket)
             .with_context(|| format!("connecting to {}", socket.display()))?;
         stream.set_read_timeout(Some(HANDSHAKE_PATIENCE))?;
-        let requested = Requested { block_sizes: true, structured, allocation: structured };
+        let requested = RequestedFeatures { block_sizes: true, structured, allocation: structured };
         let export = wire::open_export_with(&mut stream, export, requested)?;
         ensure!(export.structured == structured, "the server refuses structured replies");
         Ok(Self {
@@ -95,9 +97,9 @@ impl Connection {
     }
 
     /// Encodes a request into a free slot. Returns its zeroed payload, to be filled.
-    pub fn queue(&mut self, slot: usize, operation: Operation, begun: u64) -> &mut [u8] {
+    pub fn queue(&mut self, slot: usize, operation: ModelRequest, begun: u64) -> &mut [u8] {
         let len = operation.sectors.len() * SECTOR_BYTES;
-        let request = Request {
+        let request = WireRequest {
             command: operation.command,
             flags: operation.flags,
             cookie: slot as u64,
@@ -106,10 +108,10 @@ impl Connection {
         };
         self.output.extend(request.encode());
         let payload = self.output.len();
-        if operation.command == Command::Write {
+        if operation.command == WireCommand::Write {
             self.output.resize(payload + len, 0);
         }
-        let data = if operation.command == Command::Read { vec![0; len] } else { Vec::new() };
+        let data = if operation.command == WireCommand::Read { vec![0; len] } else { Vec::new() };
         let exchange =
             Exchange { operation, begun, errno: 0, data, filled: 0, extents: Vec::new() };
         assert!(self.slots[slot].replace(exchange).is_none(), "the slot was free");
@@ -209,9 +211,9 @@ fn exchange_of(slots: &mut [Option<Exchange>], cookie: u64) -> Result<(usize, &m
 
 fn take_simple(slots: &mut [Option<Exchange>], arrived: &[u8], structured: bool) -> Result<Took> {
     let Some(header) = arrived.first_chunk::<REPLY_BYTES>() else { return Ok(None) };
-    let reply = Reply::decode(header)?;
+    let reply = WireReply::decode(header)?;
     let (slot, exchange) = exchange_of(slots, reply.cookie)?;
-    let is_read = exchange.operation.command == Command::Read;
+    let is_read = exchange.operation.command == WireCommand::Read;
     ensure!(!(structured && is_read), "a read has a simple reply among structured ones");
     let payload = if reply.errno == 0 { exchange.data.len() } else { 0 };
     let Some(data) = arrived[REPLY_BYTES..].get(..payload) else { return Ok(None) };
@@ -229,12 +231,12 @@ fn take_chunk(
         return Ok(None);
     }
     let (header, rest) = arrived.split_at(STRUCTURED_BYTES);
-    let mut number = Numbers(&header[4..]);
+    let mut number = BigEndianNumbers(&header[4..]);
     let (flags, kind) = (number.u16()?, number.u16()?);
     let (cookie, len) = (number.u64()?, number.u32()? as usize);
     let Some(payload) = rest.get(..len) else { return Ok(None) };
     let (slot, exchange) = exchange_of(slots, cookie)?;
-    let mut payload = Numbers(payload);
+    let mut payload = BigEndianNumbers(payload);
     match kind {
         chunk::NONE => ensure!(flags & 1 != 0 && len == 0, "an empty chunk that is not the last"),
         chunk::DATA => {
@@ -269,9 +271,9 @@ impl Exchange {
 }
 
 /// Big-endian numbers, one after the other.
-struct Numbers<'a>(&'a [u8]);
+struct BigEndianNumbers<'a>(&'a [u8]);
 
-impl Numbers<'_> {
+impl BigEndianNumbers<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
         let (number, rest) =
             self.0.split_first_chunk().context("a chunk of a reply is too short")?;

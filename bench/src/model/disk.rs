@@ -1,8 +1,8 @@
 //! Direct access to the backing store, without the server: filled before it starts, and compared
 //! after it has stopped.
 
-use super::oracle::Oracle;
-use super::stamp::{self, Content, SECTOR_BYTES};
+use super::oracle::VolumeOracle;
+use super::stamp::{self, SECTOR_BYTES, SectorContent};
 use anyhow::{Context, Result, ensure};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PIECE_SECTORS: u32 = (PIECE_BYTES / SECTOR_BYTES) as u32;
 
 /// Fills the file or device at `path` with the initial content, and returns its model.
-pub fn make(path: &Path, seed: u32) -> Result<Oracle> {
+pub fn make(path: &Path, seed: u32) -> Result<VolumeOracle> {
     let about = || format!("making the content of {}", path.display());
     let mut file = OpenOptions::new().read(true).write(true).open(path).with_context(about)?;
     let bytes = file.seek(SeekFrom::End(0)).with_context(about)?;
@@ -39,11 +39,11 @@ pub fn make(path: &Path, seed: u32) -> Result<Oracle> {
         file.set_len(0).with_context(about)?;
         file.set_len(bytes).with_context(about)?;
     }
-    let mut oracle = Oracle::new(seed, u32::try_from(bytes / SECTOR_BYTES as u64)?);
+    let mut oracle = VolumeOracle::new(seed, u32::try_from(bytes / SECTOR_BYTES as u64)?);
     let mut piece = vec![0; PIECE_BYTES];
     for (number, first) in (0..).zip((0..oracle.sectors()).step_by(PIECE_SECTORS as usize)) {
         let is_hole = number % HOLE_EVERY == HOLE_EVERY - 1;
-        let content = if is_hole { Content::Zero } else { Content::Stamp(0) };
+        let content = if is_hole { SectorContent::Zero } else { SectorContent::Stamp(0) };
         let end = (first + PIECE_SECTORS).min(oracle.sectors());
         piece.truncate((end - first) as usize * SECTOR_BYTES);
         for (sector, bytes) in (first..).zip(piece.chunks_exact_mut(SECTOR_BYTES)) {
@@ -63,7 +63,7 @@ pub fn make(path: &Path, seed: u32) -> Result<Oracle> {
 }
 
 /// Compares the whole file or device with the model after the server has stopped.
-pub fn compare(path: &Path, oracle: &mut Oracle) -> Result<()> {
+pub fn compare(path: &Path, oracle: &mut VolumeOracle) -> Result<()> {
     let mut file = open_for_reading(path)?;
     let mut memory = vec![0; PIECE_BYTES + DIRECT_BYTES];
     let start = memory.as_ptr().align_offset(DIRECT_BYTES);

@@ -13,7 +13,7 @@
 //!
 //! Sectors with one durable version cost four bytes; the others have a list.
 
-use super::stamp::{self, Content, SECTOR_BYTES};
+use super::stamp::{self, SECTOR_BYTES, SectorContent};
 use anyhow::{Result, bail};
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -24,7 +24,7 @@ pub type Sectors = Range<u32>;
 
 /// The effect of a request on sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum SectorChange {
     /// They get the stamp of a generation.
     Write,
     /// They become zeroes.
@@ -35,7 +35,7 @@ pub enum Change {
     Scramble,
 }
 
-impl Change {
+impl SectorChange {
     /// Whether the old content may remain.
     fn is_trim(self) -> bool {
         matches!(self, Self::Trim | Self::Scramble)
@@ -52,45 +52,45 @@ const ANYTHING: u32 = u32::MAX - 1;
 const HISTORY_MAX: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug)]
-struct Version {
-    change: Change,
+struct SectorVersion {
+    change: SectorChange,
     generation: u32,
     ended: u64,
     durable: bool,
 }
 
-impl Version {
+impl SectorVersion {
     /// The initial version.
     fn first(base: u32) -> Self {
         let change = match base {
-            ZERO => Change::Zero,
-            ANYTHING => Change::Scramble,
-            _ => Change::Write,
+            ZERO => SectorChange::Zero,
+            ANYTHING => SectorChange::Scramble,
+            _ => SectorChange::Write,
         };
         Self { change, generation: base, ended: 0, durable: true }
     }
 
-    fn content(&self) -> Content {
+    fn content(&self) -> SectorContent {
         match self.change {
-            Change::Write => Content::Stamp(self.generation),
-            Change::Zero | Change::Trim => Content::Zero,
-            Change::Scramble => Content::Anything,
+            SectorChange::Write => SectorContent::Stamp(self.generation),
+            SectorChange::Zero | SectorChange::Trim => SectorContent::Zero,
+            SectorChange::Scramble => SectorContent::Anything,
         }
     }
 
     /// Itself, if there is no other version.
     fn base(&self) -> u32 {
         match self.content() {
-            Content::Stamp(generation) => generation,
-            Content::Zero => ZERO,
-            Content::Anything => ANYTHING,
+            SectorContent::Stamp(generation) => generation,
+            SectorContent::Zero => ZERO,
+            SectorContent::Anything => ANYTHING,
         }
     }
 }
 
 /// An event kept to explain a failure.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum OracleEvent {
     Sent { generation: u32, what: &'static str },
     Answered,
     Refused,
@@ -98,7 +98,7 @@ enum Event {
     Crashed,
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for OracleEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sent { generation, what } => write!(f, "generation {generation} sent, {what}"),
@@ -111,7 +111,7 @@ impl fmt::Display for Event {
 }
 
 /// The model of a volume.
-pub struct Oracle {
+pub struct VolumeOracle {
     seed: u32,
     now: u64,
     generation: u32,
@@ -119,7 +119,7 @@ pub struct Oracle {
     base: Vec<u32>,
     /// One more than the index of a sector's list in `lists`; zero without a list.
     slot: Vec<u32>,
-    lists: Vec<Vec<Version>>,
+    lists: Vec<Vec<SectorVersion>>,
     free: Vec<u32>,
     /// Answered changes not known to be durable, in the order of answers.
     unflushed: VecDeque<(u64, Sectors)>,
@@ -127,7 +127,7 @@ pub struct Oracle {
     superseding: VecDeque<(u64, Sectors)>,
     /// Send times of the reads in flight.
     reads: Vec<u64>,
-    history: VecDeque<(u64, Event, Sectors)>,
+    history: VecDeque<(u64, OracleEvent, Sectors)>,
     /// Whether a read beside a write may return parts of the old and of the new content of a
     /// sector, as the kernel's page cache does.
     pub reads_may_mix: bool,
@@ -135,7 +135,7 @@ pub struct Oracle {
     pub compared: u64,
 }
 
-impl Oracle {
+impl VolumeOracle {
     /// A volume of this many sectors with generation 0.
     pub fn new(seed: u32, sectors: u32) -> Self {
         Self {
@@ -175,24 +175,24 @@ impl Oracle {
         self.now
     }
 
-    fn list(&self, sector: u32) -> Option<&Vec<Version>> {
+    fn list(&self, sector: u32) -> Option<&Vec<SectorVersion>> {
         let slot = self.slot[sector as usize];
         (slot != 0).then(|| &self.lists[slot as usize - 1])
     }
 
-    fn list_mut(&mut self, sector: u32) -> Option<&mut Vec<Version>> {
+    fn list_mut(&mut self, sector: u32) -> Option<&mut Vec<SectorVersion>> {
         let slot = self.slot[sector as usize];
         (slot != 0).then(|| &mut self.lists[slot as usize - 1])
     }
 
     /// The list of a sector, created if missing.
-    fn open_list(&mut self, sector: u32) -> &mut Vec<Version> {
+    fn open_list(&mut self, sector: u32) -> &mut Vec<SectorVersion> {
         if self.slot[sector as usize] == 0 {
             let place = self.free.pop().unwrap_or_else(|| {
                 self.lists.push(Vec::new());
                 self.lists.len() as u32 - 1
             });
-            self.lists[place as usize].push(Version::first(self.base[sector as usize]));
+            self.lists[place as usize].push(SectorVersion::first(self.base[sector as usize]));
             self.slot[sector as usize] = place + 1;
         }
         &mut self.lists[self.slot[sector as usize] as usize - 1]
@@ -217,17 +217,22 @@ impl Oracle {
 
     /// Records that a change of these sectors is sent; `what` explains it. Returns its generation.
     /// None of them may be [changing](Oracle::is_changing).
-    pub fn begin_change(&mut self, change: Change, sectors: Sectors, what: &'static str) -> u32 {
+    pub fn begin_change(
+        &mut self,
+        change: SectorChange,
+        sectors: Sectors,
+        what: &'static str,
+    ) -> u32 {
         assert!(!self.is_changing(sectors.clone()), "two changes of one sector in flight");
         self.generation += 1;
         assert!(self.generation < ANYTHING, "a run has fewer than 2^32 changes");
         self.tick();
         let generation = self.generation;
         for sector in sectors.clone() {
-            let version = Version { change, generation, ended: IN_FLIGHT, durable: false };
+            let version = SectorVersion { change, generation, ended: IN_FLIGHT, durable: false };
             self.open_list(sector).push(version);
         }
-        self.remember(Event::Sent { generation, what }, sectors);
+        self.remember(OracleEvent::Sent { generation, what }, sectors);
         generation
     }
 
@@ -240,7 +245,7 @@ impl Oracle {
             assert!(version.ended == IN_FLIGHT, "a change is answered once");
             (version.ended, version.durable) = (ended, durable);
         }
-        self.remember(Event::Answered, sectors.clone());
+        self.remember(OracleEvent::Answered, sectors.clone());
         if !durable {
             self.unflushed.push_back((ended, sectors.clone()));
         }
@@ -251,7 +256,7 @@ impl Oracle {
     /// Records that the change of these sectors in flight failed without effect.
     pub fn fail_change(&mut self, sectors: Sectors) {
         self.tick();
-        self.remember(Event::Refused, sectors.clone());
+        self.remember(OracleEvent::Refused, sectors.clone());
         let oldest = self.oldest_read();
         for sector in sectors {
             let version = self.open_list(sector).pop();
@@ -268,7 +273,7 @@ impl Oracle {
     /// Records the answer to the flush sent at `begun`.
     pub fn end_flush(&mut self, begun: u64) {
         self.tick();
-        self.remember(Event::Flushed { begun }, 0..self.sectors());
+        self.remember(OracleEvent::Flushed { begun }, 0..self.sectors());
         let oldest = self.oldest_read();
         while self.unflushed.front().is_some_and(|(ended, _)| *ended <= begun) {
             let (_, sectors) = self.unflushed.pop_front().expect("it was looked at");
@@ -318,7 +323,7 @@ impl Oracle {
             && list[1].change.is_trim()
             && list[1].durable
             && list[1].ended <= oldest
-            && ((list[0].change, list[1].change) == (Change::Zero, Change::Trim)
+            && ((list[0].change, list[1].change) == (SectorChange::Zero, SectorChange::Trim)
                 || list.get(2).is_some_and(|next| next.change == list[1].change && next.durable))
         {
             list.remove(1);
@@ -336,7 +341,7 @@ impl Oracle {
         for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
             self.compared += 1;
             let Some(list) = self.list(sector) else {
-                let content = Version::first(self.base[sector as usize]).content();
+                let content = SectorVersion::first(self.base[sector as usize]).content();
                 if !stamp::matches(found, self.seed, sector, content) {
                     bail!(self.explain(sector, found, &[content], "read"));
                 }
@@ -344,7 +349,7 @@ impl Oracle {
             };
             let may = &list[first_readable(list, begun)..];
             if !may.iter().any(|it| stamp::matches(found, self.seed, sector, it.content())) {
-                let may: Vec<Content> = may.iter().map(Version::content).collect();
+                let may: Vec<SectorContent> = may.iter().map(SectorVersion::content).collect();
                 if !(self.reads_may_mix && stamp::is_mixed(found, self.seed, sector, &may)) {
                     bail!(self.explain(sector, found, &may, "read"));
                 }
@@ -360,7 +365,7 @@ impl Oracle {
                 None => matches!(self.base[sector as usize], ZERO | ANYTHING),
                 Some(list) => list[first_readable(list, begun)..]
                     .iter()
-                    .any(|version| !matches!(version.content(), Content::Stamp(_))),
+                    .any(|version| !matches!(version.content(), SectorContent::Stamp(_))),
             };
             if !can {
                 let mut text = format!("block status says that sector {sector} is zeroes");
@@ -374,12 +379,12 @@ impl Oracle {
     /// Records a crash: the I/O in flight is lost. With `answered_is_durable` every answered change
     /// must survive.
     pub fn crash(&mut self, answered_is_durable: bool) {
-        self.remember(Event::Crashed, 0..self.sectors());
+        self.remember(OracleEvent::Crashed, 0..self.sectors());
         self.reads.clear();
         self.unflushed.clear();
         self.superseding.clear();
         if answered_is_durable {
-            let answered = |it: &&mut Version| it.ended != IN_FLIGHT;
+            let answered = |it: &&mut SectorVersion| it.ended != IN_FLIGHT;
             let versions = self.lists.iter_mut().flatten();
             versions.filter(answered).for_each(|version| version.durable = true);
         }
@@ -395,12 +400,12 @@ impl Oracle {
     pub fn settle(&mut self, first: u32, bytes: &[u8], from: &str) -> Result<()> {
         for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
             self.compared += 1;
-            let base = [Version::first(self.base[sector as usize])];
+            let base = [SectorVersion::first(self.base[sector as usize])];
             let list = self.list(sector).map_or(&base[..], Vec::as_slice);
             let may = &list[first_durable(list)..];
-            let held = |it: &&Version| stamp::matches(found, self.seed, sector, it.content());
+            let held = |it: &&SectorVersion| stamp::matches(found, self.seed, sector, it.content());
             let Some(version) = may.iter().rev().find(held) else {
-                let may: Vec<Content> = may.iter().map(Version::content).collect();
+                let may: Vec<SectorContent> = may.iter().map(SectorVersion::content).collect();
                 bail!(self.explain(sector, found, &may, from));
             };
             let base = version.base();
@@ -409,14 +414,14 @@ impl Oracle {
         Ok(())
     }
 
-    fn remember(&mut self, event: Event, sectors: Sectors) {
+    fn remember(&mut self, event: OracleEvent, sectors: Sectors) {
         if self.history.len() >= HISTORY_MAX {
             self.history.pop_front();
         }
         self.history.push_back((self.now, event, sectors));
     }
 
-    fn explain(&self, sector: u32, found: &[u8], may: &[Content], from: &str) -> String {
+    fn explain(&self, sector: u32, found: &[u8], may: &[SectorContent], from: &str) -> String {
         let mut text = format!(
             "WRONG DATA ({from}): sector {sector} (byte {}) is {}; it may be ",
             u64::from(sector) * SECTOR_BYTES as u64,
@@ -433,10 +438,11 @@ impl Oracle {
     fn add_history(&self, sector: u32, text: &mut String) {
         let block = sector & !7..(sector & !7) + 8;
         let touches = |sectors: &Sectors| sectors.start < block.end && block.start < sectors.end;
-        let mut last: Vec<&(u64, Event, Sectors)> = Vec::new();
+        let mut last: Vec<&(u64, OracleEvent, Sectors)> = Vec::new();
         for entry in self.history.iter().rev().filter(|(_, _, sectors)| touches(sectors)) {
             // One of several flushes in a row is enough.
-            let is_flush = |it: &(u64, Event, Sectors)| matches!(it.1, Event::Flushed { .. });
+            let is_flush =
+                |it: &(u64, OracleEvent, Sectors)| matches!(it.1, OracleEvent::Flushed { .. });
             if last.len() < 40 && !(is_flush(entry) && last.last().is_some_and(|it| is_flush(it))) {
                 last.push(entry);
             }
@@ -450,13 +456,13 @@ impl Oracle {
 
 /// The first version that a read sent at `begun` may return. For a trim, this includes the content
 /// before it.
-fn first_readable(list: &[Version], begun: u64) -> usize {
-    let seen = |it: &Version| it.ended <= begun && !it.change.is_trim();
+fn first_readable(list: &[SectorVersion], begun: u64) -> usize {
+    let seen = |it: &SectorVersion| it.ended <= begun && !it.change.is_trim();
     list.iter().rposition(seen).unwrap_or(0)
 }
 
 /// The first version that may exist after a crash, with the same rule for a trim.
-fn first_durable(list: &[Version]) -> usize {
+fn first_durable(list: &[SectorVersion]) -> usize {
     list.iter().rposition(|it| it.durable && !it.change.is_trim()).unwrap_or(0)
 }
 
@@ -464,23 +470,23 @@ fn first_durable(list: &[Version]) -> usize {
 mod tests {
     use super::*;
 
-    fn sector(seed: u32, sector: u32, content: Content) -> Vec<u8> {
+    fn sector(seed: u32, sector: u32, content: SectorContent) -> Vec<u8> {
         let mut bytes = vec![0; SECTOR_BYTES];
         stamp::fill(&mut bytes, seed, sector, content);
         bytes
     }
 
     /// The generations, and zeroes as the last one, that a read of sector 3 may return.
-    fn readable(oracle: &mut Oracle, begun: u64) -> Vec<bool> {
-        let contents = (0..4).map(Content::Stamp).chain([Content::Zero]);
+    fn readable(oracle: &mut VolumeOracle, begun: u64) -> Vec<bool> {
+        let contents = (0..4).map(SectorContent::Stamp).chain([SectorContent::Zero]);
         contents.map(|it| oracle.check_read(3, &sector(1, 3, it), begun).is_ok()).collect()
     }
 
     /// Those that it may hold after a crash.
-    fn kept(oracle: &mut Oracle, answered_is_durable: bool) -> Vec<bool> {
+    fn kept(oracle: &mut VolumeOracle, answered_is_durable: bool) -> Vec<bool> {
         oracle.crash(answered_is_durable);
         let list = oracle.list(3).cloned().unwrap_or_default();
-        let contents = (0..4).map(Content::Stamp).chain([Content::Zero]);
+        let contents = (0..4).map(SectorContent::Stamp).chain([SectorContent::Zero]);
         contents
             .map(|content| {
                 let kept = oracle.settle(3, &sector(1, 3, content), "test").is_ok();
@@ -492,17 +498,17 @@ mod tests {
             .collect()
     }
 
-    fn write(oracle: &mut Oracle, change: Change) {
+    fn write(oracle: &mut VolumeOracle, change: SectorChange) {
         oracle.begin_change(change, 3..4, "test");
         oracle.end_change(3..4, false);
     }
 
     #[test]
     fn a_read_returns_the_last_answered_write_or_a_later_one() {
-        let mut oracle = Oracle::new(1, 8);
-        write(&mut oracle, Change::Write);
+        let mut oracle = VolumeOracle::new(1, 8);
+        write(&mut oracle, SectorChange::Write);
         let before = oracle.begin_read();
-        oracle.begin_change(Change::Write, 3..4, "test");
+        oracle.begin_change(SectorChange::Write, 3..4, "test");
         assert_eq!(readable(&mut oracle, before), [false, true, true, false, false]);
         oracle.end_change(3..4, false);
         let after = oracle.begin_read();
@@ -513,15 +519,15 @@ mod tests {
     #[test]
     fn a_read_beside_a_write_may_mix_both_only_where_the_page_cache_may() {
         for may_mix in [false, true] {
-            let mut oracle = Oracle::new(1, 8);
+            let mut oracle = VolumeOracle::new(1, 8);
             oracle.reads_may_mix = may_mix;
-            write(&mut oracle, Change::Write);
+            write(&mut oracle, SectorChange::Write);
             let before = oracle.begin_read();
-            write(&mut oracle, Change::Write);
+            write(&mut oracle, SectorChange::Write);
             let after = oracle.begin_read();
             let [mut found, mut second] = [[0; SECTOR_BYTES]; 2];
-            stamp::fill(&mut found, 1, 3, Content::Stamp(1));
-            stamp::fill(&mut second, 1, 3, Content::Stamp(2));
+            stamp::fill(&mut found, 1, 3, SectorContent::Stamp(1));
+            stamp::fill(&mut second, 1, 3, SectorContent::Stamp(2));
             found[64..].copy_from_slice(&second[64..]);
             assert_eq!(oracle.check_read(3, &found, before).is_ok(), may_mix);
             assert!(oracle.check_read(3, &found, after).is_err(), "the write was answered");
@@ -530,10 +536,10 @@ mod tests {
 
     #[test]
     fn a_crash_keeps_what_a_flush_that_came_later_covered() {
-        let mut oracle = Oracle::new(1, 8);
-        write(&mut oracle, Change::Write);
+        let mut oracle = VolumeOracle::new(1, 8);
+        write(&mut oracle, SectorChange::Write);
         let flush = oracle.begin_flush();
-        write(&mut oracle, Change::Write);
+        write(&mut oracle, SectorChange::Write);
         oracle.end_flush(flush);
         assert_eq!(kept(&mut oracle, false), [false, true, true, false, false]);
         assert_eq!(kept(&mut oracle, true), [false, false, true, false, false]);
@@ -541,19 +547,19 @@ mod tests {
 
     #[test]
     fn a_write_in_flight_may_be_there_after_a_crash_or_not() {
-        let mut oracle = Oracle::new(1, 8);
-        oracle.begin_change(Change::Write, 3..4, "test");
+        let mut oracle = VolumeOracle::new(1, 8);
+        oracle.begin_change(SectorChange::Write, 3..4, "test");
         assert_eq!(kept(&mut oracle, true), [true, true, false, false, false]);
     }
 
     #[test]
     fn a_trim_leaves_zeroes_or_what_was_there() {
-        let mut oracle = Oracle::new(1, 8);
-        write(&mut oracle, Change::Write);
-        write(&mut oracle, Change::Trim);
+        let mut oracle = VolumeOracle::new(1, 8);
+        write(&mut oracle, SectorChange::Write);
+        write(&mut oracle, SectorChange::Trim);
         let flush = oracle.begin_flush();
         oracle.end_flush(flush);
-        write(&mut oracle, Change::Trim);
+        write(&mut oracle, SectorChange::Trim);
         let begun = oracle.begin_read();
         assert_eq!(readable(&mut oracle, begun), [false, true, false, false, true]);
         assert!(oracle.check_zero(3..4, begun).is_ok());
@@ -563,9 +569,9 @@ mod tests {
 
     #[test]
     fn what_is_flushed_and_read_by_no_one_costs_no_list() {
-        let mut oracle = Oracle::new(1, 8);
+        let mut oracle = VolumeOracle::new(1, 8);
         let read = oracle.begin_read();
-        write(&mut oracle, Change::Write);
+        write(&mut oracle, SectorChange::Write);
         let flush = oracle.begin_flush();
         oracle.end_flush(flush);
         assert!(oracle.list(3).is_some());

@@ -11,8 +11,8 @@
 
 use super::oracle::Sectors;
 use super::stamp::SECTOR_BYTES;
-use crate::content::Random;
-use crate::wire::{Command, Export, export_flag, request_flag};
+use crate::content::LoadRandom;
+use crate::wire::{Export, WireCommand, export_flag, request_flag};
 
 const ZONE_SECTORS: u32 = (4 << 20) / SECTOR_BYTES as u32;
 /// Lengths of pieces in blocks of the protocol, by zone.
@@ -24,9 +24,9 @@ const CHANGE_SECTORS_MAX: u32 = 4096;
 
 /// One request, in sectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct ModelRequest {
     /// The command.
-    pub command: Command,
+    pub command: WireCommand,
     /// Its flags on the wire.
     pub flags: u16,
     /// The sectors; empty for a flush.
@@ -34,8 +34,8 @@ pub struct Operation {
 }
 
 /// Chooses requests.
-pub struct Plan {
-    random: Random,
+pub struct RequestPlan {
+    random: LoadRandom,
     connections: u32,
     /// Sectors per block of the protocol, the alignment of requests.
     unit: u32,
@@ -47,12 +47,12 @@ pub struct Plan {
     chosen: u64,
 }
 
-impl Plan {
+impl RequestPlan {
     /// Requests supported by `export`.
     pub fn new(seed: u64, export: &Export, connections: u32) -> Self {
         let sectors = (export.size_bytes / SECTOR_BYTES as u64) as u32;
         Self {
-            random: Random::new(seed),
+            random: LoadRandom::new(seed),
             connections,
             unit: export.block_min.div_ceil(SECTOR_BYTES as u32),
             sectors,
@@ -64,7 +64,7 @@ impl Plan {
     }
 
     /// The next request of connection number `connection`, which may support block status.
-    pub fn next(&mut self, connection: u32, has_status: bool) -> Operation {
+    pub fn next(&mut self, connection: u32, has_status: bool) -> ModelRequest {
         if self.chosen.is_multiple_of(WINDOW_REQUESTS) {
             self.move_window();
         }
@@ -73,13 +73,13 @@ impl Plan {
         let (trim, zero) = (can(export_flag::TRIM), can(export_flag::WRITE_ZEROES));
         let cache = can(export_flag::CACHE);
         match self.random.below(100) {
-            0..2 => Operation { command: Command::Flush, flags: 0, sectors: 0..0 },
-            2..34 => self.anywhere(Command::Read),
-            34..36 if cache => self.anywhere(Command::Cache),
-            36..38 if has_status => self.anywhere(Command::BlockStatus),
-            38..42 if trim => self.owned(Command::Trim, connection),
-            42..49 if zero => self.owned(Command::WriteZeroes, connection),
-            _ => self.owned(Command::Write, connection),
+            0..2 => ModelRequest { command: WireCommand::Flush, flags: 0, sectors: 0..0 },
+            2..34 => self.anywhere(WireCommand::Read),
+            34..36 if cache => self.anywhere(WireCommand::Cache),
+            36..38 if has_status => self.anywhere(WireCommand::BlockStatus),
+            38..42 if trim => self.owned(WireCommand::Trim, connection),
+            42..49 if zero => self.owned(WireCommand::WriteZeroes, connection),
+            _ => self.owned(WireCommand::Write, connection),
         }
     }
 
@@ -117,16 +117,16 @@ impl Plan {
         start..(start + blocks * self.unit).min(self.sectors)
     }
 
-    fn anywhere(&mut self, command: Command) -> Operation {
+    fn anywhere(&mut self, command: WireCommand) -> ModelRequest {
         let rare = self.random.below(20) == 0;
         let blocks = self.blocks(if rare { 2048 / self.unit } else { 64 });
         let place = self.place();
         let sectors = self.span(place, blocks.max(1));
-        let one = command == Command::BlockStatus && self.random.below(2) == 0;
-        Operation { command, flags: if one { request_flag::REQ_ONE } else { 0 }, sectors }
+        let one = command == WireCommand::BlockStatus && self.random.below(2) == 0;
+        ModelRequest { command, flags: if one { request_flag::REQ_ONE } else { 0 }, sectors }
     }
 
-    fn owned(&mut self, command: Command, connection: u32) -> Operation {
+    fn owned(&mut self, command: WireCommand, connection: u32) -> ModelRequest {
         let place = self.place();
         let piece = self.piece(place, connection);
         let blocks = (piece.end - piece.start) / self.unit;
@@ -144,13 +144,13 @@ impl Plan {
         if self.flags & export_flag::FUA != 0 {
             maybe(request_flag::FUA, 12);
         }
-        if command == Command::WriteZeroes {
+        if command == WireCommand::WriteZeroes {
             maybe(request_flag::NO_HOLE, 3);
             if self.flags & export_flag::FAST_ZERO != 0 {
                 maybe(request_flag::FAST_ZERO, 4);
             }
         }
-        Operation { command, flags, sectors: start..start + len * self.unit }
+        ModelRequest { command, flags, sectors: start..start + len * self.unit }
     }
 
     /// The piece of `connection` that is nearest to `place`, in the same zone.
@@ -186,18 +186,18 @@ mod tests {
             [(64 << 20, 512), ((9 << 20) + 8192, 1), (64 << 20, 4096), (40 << 20, 65536)]
         {
             let mut owner = vec![None; (size / 512) as usize];
-            let mut plan = Plan::new(1, &export(size, block), 5);
+            let mut plan = RequestPlan::new(1, &export(size, block), 5);
             let mut seen = [0; 10];
             for turn in 0..200_000 {
                 let connection = turn % 5;
                 let operation = plan.next(connection, connection != 1);
                 let number = match operation.command {
-                    Command::Write => 0,
-                    Command::Trim => 1,
-                    Command::WriteZeroes => 2,
-                    Command::Read => 3,
-                    Command::Flush => 4,
-                    Command::Cache => 5,
+                    WireCommand::Write => 0,
+                    WireCommand::Trim => 1,
+                    WireCommand::WriteZeroes => 2,
+                    WireCommand::Read => 3,
+                    WireCommand::Flush => 4,
+                    WireCommand::Cache => 5,
                     _ => 6,
                 };
                 seen[number] += 1;
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn blocks_of_four_kib_have_several_owners() {
-        let plan = Plan::new(1, &export(64 << 20, 512), 4);
+        let plan = RequestPlan::new(1, &export(64 << 20, 512), 4);
         let mut shared = 0;
         for block in 0..(64 << 20) / 4096 {
             let owner_of = |sector| {

@@ -1,10 +1,10 @@
 //! One run of a server: its connections, with each answer checked by the oracle.
 
-use super::connection::{Connection, Exchange};
-use super::oracle::{Change, Oracle, Sectors};
-use super::plan::{Operation, Plan};
-use super::stamp::{self, Content, SECTOR_BYTES};
-use crate::wire::{Command, Export, export_flag, request_flag};
+use super::connection::{Exchange, ModelConn};
+use super::oracle::{SectorChange, Sectors, VolumeOracle};
+use super::plan::{ModelRequest, RequestPlan};
+use super::stamp::{self, SECTOR_BYTES, SectorContent};
+use crate::wire::{Export, WireCommand, export_flag, request_flag};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
@@ -21,25 +21,25 @@ const STATE_ZERO: u32 = 2;
 const SCAN_SECTORS: u32 = 1024;
 
 /// The connections to one server.
-pub struct Session<'a> {
-    connections: Vec<Connection>,
-    oracle: &'a mut Oracle,
+pub struct ModelSession<'a> {
+    connections: Vec<ModelConn>,
+    oracle: &'a mut VolumeOracle,
     /// Whether trimmed ranges may have any content.
     pub trim_leaves_anything: bool,
     /// Requests answered.
     pub answered: u64,
 }
 
-impl<'a> Session<'a> {
+impl<'a> ModelSession<'a> {
     /// Opens `count` connections, every other one with structured replies.
     pub fn open(
         socket: &Path,
         export: &str,
         (count, depth): (u32, u32),
-        oracle: &'a mut Oracle,
+        oracle: &'a mut VolumeOracle,
     ) -> Result<Self> {
-        let connections: Vec<Connection> = (0..count)
-            .map(|number| Connection::open(socket, export, depth as usize, number % 2 == 0))
+        let connections: Vec<ModelConn> = (0..count)
+            .map(|number| ModelConn::open(socket, export, depth as usize, number % 2 == 0))
             .collect::<Result<_>>()?;
         for connection in &connections {
             let export = &connection.export;
@@ -57,7 +57,7 @@ impl<'a> Session<'a> {
     }
 
     /// Sends `count` requests of `plan`; the last of them are still in flight when it returns.
-    pub fn run(&mut self, plan: &mut Plan, count: u64) -> Result<()> {
+    pub fn run(&mut self, plan: &mut RequestPlan, count: u64) -> Result<()> {
         let mut sent = 0;
         let end = self.answered + count;
         while sent < count && self.answered < end {
@@ -83,7 +83,7 @@ impl<'a> Session<'a> {
 
     /// Waits until everything is answered.
     pub fn drain(&mut self) -> Result<()> {
-        while !self.connections.iter().all(Connection::is_idle) {
+        while !self.connections.iter().all(ModelConn::is_idle) {
             self.turn()?;
         }
         Ok(())
@@ -92,7 +92,7 @@ impl<'a> Session<'a> {
     /// Flushes, and waits for the answer.
     pub fn flush(&mut self) -> Result<()> {
         self.drain()?;
-        self.send(0, 0, Operation { command: Command::Flush, flags: 0, sectors: 0..0 });
+        self.send(0, 0, ModelRequest { command: WireCommand::Flush, flags: 0, sectors: 0..0 });
         self.drain()
     }
 
@@ -101,7 +101,7 @@ impl<'a> Session<'a> {
     pub fn scan(&mut self, settle: Option<&str>) -> Result<()> {
         self.drain()?;
         let mut next = 0;
-        while next < self.oracle.sectors() || !self.connections.iter().all(Connection::is_idle) {
+        while next < self.oracle.sectors() || !self.connections.iter().all(ModelConn::is_idle) {
             for number in 0..self.connections.len() {
                 while next < self.oracle.sectors()
                     && let Some(slot) = self.connections[number].free_slot()
@@ -111,7 +111,7 @@ impl<'a> Session<'a> {
                     self.send(
                         number,
                         slot,
-                        Operation { command: Command::Read, flags: 0, sectors },
+                        ModelRequest { command: WireCommand::Read, flags: 0, sectors },
                     );
                 }
             }
@@ -142,13 +142,15 @@ impl<'a> Session<'a> {
         Ok(self.answered)
     }
 
-    fn send(&mut self, number: usize, slot: usize, operation: Operation) {
+    fn send(&mut self, number: usize, slot: usize, operation: ModelRequest) {
         let sectors = operation.sectors.clone();
         let change = match operation.command {
-            Command::Write => Some((Change::Write, "write")),
-            Command::WriteZeroes => Some((Change::Zero, "write zeroes")),
-            Command::Trim if self.trim_leaves_anything => Some((Change::Scramble, "trim")),
-            Command::Trim => Some((Change::Trim, "trim")),
+            WireCommand::Write => Some((SectorChange::Write, "write")),
+            WireCommand::WriteZeroes => Some((SectorChange::Zero, "write zeroes")),
+            WireCommand::Trim if self.trim_leaves_anything => {
+                Some((SectorChange::Scramble, "trim"))
+            }
+            WireCommand::Trim => Some((SectorChange::Trim, "trim")),
             _ => None,
         };
         let connection = &mut self.connections[number];
@@ -156,11 +158,11 @@ impl<'a> Session<'a> {
             let generation = self.oracle.begin_change(change, sectors.clone(), what);
             let payload = connection.queue(slot, operation, 0);
             for (sector, bytes) in sectors.zip(payload.chunks_exact_mut(SECTOR_BYTES)) {
-                stamp::fill(bytes, self.oracle.seed(), sector, Content::Stamp(generation));
+                stamp::fill(bytes, self.oracle.seed(), sector, SectorContent::Stamp(generation));
             }
         } else {
             let begun = match operation.command {
-                Command::Flush => self.oracle.begin_flush(),
+                WireCommand::Flush => self.oracle.begin_flush(),
                 _ => self.oracle.begin_read(),
             };
             connection.queue(slot, operation, begun);
@@ -182,7 +184,7 @@ impl<'a> Session<'a> {
             for connection in &mut self.connections {
                 connection.push()?;
             }
-            let mut fds: Vec<PollFd> = self.connections.iter().map(Connection::poll_fd).collect();
+            let mut fds: Vec<PollFd> = self.connections.iter().map(ModelConn::poll_fd).collect();
             let second = Timespec { tv_sec: 1, tv_nsec: 0 };
             match poll(&mut fds, Some(&second)) {
                 Ok(0) | Err(Errno::INTR) => {}
@@ -220,15 +222,15 @@ impl<'a> Session<'a> {
         }
         ensure_ok(exchange)?;
         match operation.command {
-            Command::Write | Command::WriteZeroes | Command::Trim => {
+            WireCommand::Write | WireCommand::WriteZeroes | WireCommand::Trim => {
                 self.oracle.end_change(sectors, operation.flags & request_flag::FUA != 0);
             }
-            Command::Flush => self.oracle.end_flush(exchange.begun),
-            Command::Read => {
+            WireCommand::Flush => self.oracle.end_flush(exchange.begun),
+            WireCommand::Read => {
                 self.oracle.check_read(sectors.start, &exchange.data, exchange.begun)?;
                 self.oracle.end_read(exchange.begun);
             }
-            Command::BlockStatus => {
+            WireCommand::BlockStatus => {
                 self.check_status(sectors, exchange)?;
                 self.oracle.end_read(exchange.begun);
             }
@@ -254,13 +256,13 @@ impl<'a> Session<'a> {
     }
 }
 
-fn is_change(command: Command) -> bool {
-    matches!(command, Command::Write | Command::WriteZeroes | Command::Trim)
+fn is_change(command: WireCommand) -> bool {
+    matches!(command, WireCommand::Write | WireCommand::WriteZeroes | WireCommand::Trim)
 }
 
 fn ensure_ok(exchange: &Exchange) -> Result<()> {
     if exchange.errno != 0 {
-        let Operation { command, flags, sectors } = &exchange.operation;
+        let ModelRequest { command, flags, sectors } = &exchange.operation;
         bail!(
             "ERROR: {command:?} of sectors {sectors:?}, flags {flags:#x}, failed: {}",
             std::io::Error::from_raw_os_error(exchange.errno as i32)

@@ -10,7 +10,7 @@ pub const SECTOR_BYTES: usize = 512;
 
 /// The content of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum SectorContent {
     /// Zeroes.
     Zero,
     /// The stamp of this generation. Generation 0 is on the disk before the server starts.
@@ -19,7 +19,7 @@ pub enum Content {
     Anything,
 }
 
-impl fmt::Display for Content {
+impl fmt::Display for SectorContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Zero => write!(f, "zeroes"),
@@ -31,9 +31,9 @@ impl fmt::Display for Content {
 }
 
 /// Writes the content of `sector` into `bytes`, which are one sector.
-pub fn fill(bytes: &mut [u8], seed: u32, sector: u32, content: Content) {
-    let Content::Stamp(generation) = content else {
-        assert!(content == Content::Zero, "anything is not written");
+pub fn fill(bytes: &mut [u8], seed: u32, sector: u32, content: SectorContent) {
+    let SectorContent::Stamp(generation) = content else {
+        assert!(content == SectorContent::Zero, "anything is not written");
         return bytes.fill(0);
     };
     let first = u64::from(sector) << 32 | u64::from(generation);
@@ -45,11 +45,11 @@ pub fn fill(bytes: &mut [u8], seed: u32, sector: u32, content: Content) {
 }
 
 /// Whether `bytes`, which are one sector, are the content of `sector`.
-pub fn matches(bytes: &[u8], seed: u32, sector: u32, content: Content) -> bool {
+pub fn matches(bytes: &[u8], seed: u32, sector: u32, content: SectorContent) -> bool {
     let generation = match content {
-        Content::Stamp(generation) => generation,
-        Content::Zero => return is_zero(bytes),
-        Content::Anything => return true,
+        SectorContent::Stamp(generation) => generation,
+        SectorContent::Zero => return is_zero(bytes),
+        SectorContent::Anything => return true,
     };
     let first = u64::from(sector) << 32 | u64::from(generation);
     let key = mix(first, seed);
@@ -59,11 +59,11 @@ pub fn matches(bytes: &[u8], seed: u32, sector: u32, content: Content) -> bool {
 }
 
 /// Whether each word of `bytes`, which are one sector, is that of one of the contents of `sector`.
-pub fn is_mixed(bytes: &[u8], seed: u32, sector: u32, contents: &[Content]) -> bool {
+pub fn is_mixed(bytes: &[u8], seed: u32, sector: u32, contents: &[SectorContent]) -> bool {
     let mut one = [0; SECTOR_BYTES];
     let mut explained = [false; SECTOR_BYTES / 8];
     for &content in contents {
-        if content == Content::Anything {
+        if content == SectorContent::Anything {
             return true;
         }
         fill(&mut one, seed, sector, content);
@@ -83,8 +83,8 @@ pub fn describe(bytes: &[u8], seed: u32) -> String {
     first.copy_from_slice(&bytes[..8]);
     let first = u64::from_le_bytes(first);
     let (sector, generation) = ((first >> 32) as u32, first as u32);
-    let whole = matches(bytes, seed, sector, Content::Stamp(generation));
-    let name = Content::Stamp(generation);
+    let whole = matches(bytes, seed, sector, SectorContent::Stamp(generation));
+    let name = SectorContent::Stamp(generation);
     match whole {
         true => format!("{name} of sector {sector}"),
         false => format!("no whole stamp; its first word says {name} of sector {sector}"),
@@ -111,28 +111,28 @@ mod tests {
     #[test]
     fn a_sector_of_another_place_time_or_run_or_half_of_one_does_not_match() {
         let mut bytes = [0; SECTOR_BYTES];
-        fill(&mut bytes, 1, 7, Content::Stamp(3));
-        assert!(matches(&bytes, 1, 7, Content::Stamp(3)));
-        assert!(!matches(&bytes, 1, 8, Content::Stamp(3)));
-        assert!(!matches(&bytes, 1, 7, Content::Stamp(2)));
-        assert!(!matches(&bytes, 2, 7, Content::Stamp(3)));
-        assert!(!matches(&bytes, 1, 7, Content::Zero));
+        fill(&mut bytes, 1, 7, SectorContent::Stamp(3));
+        assert!(matches(&bytes, 1, 7, SectorContent::Stamp(3)));
+        assert!(!matches(&bytes, 1, 8, SectorContent::Stamp(3)));
+        assert!(!matches(&bytes, 1, 7, SectorContent::Stamp(2)));
+        assert!(!matches(&bytes, 2, 7, SectorContent::Stamp(3)));
+        assert!(!matches(&bytes, 1, 7, SectorContent::Zero));
         assert_eq!(describe(&bytes, 1), "generation 3 of sector 7");
         let mut other = [0; SECTOR_BYTES];
-        fill(&mut other, 1, 7, Content::Stamp(4));
+        fill(&mut other, 1, 7, SectorContent::Stamp(4));
         for at in (8..SECTOR_BYTES).step_by(8) {
             let mut torn = bytes;
             torn[at..].copy_from_slice(&other[at..]);
-            assert!(!matches(&torn, 1, 7, Content::Stamp(3)));
-            assert!(!matches(&torn, 1, 7, Content::Stamp(4)));
+            assert!(!matches(&torn, 1, 7, SectorContent::Stamp(3)));
+            assert!(!matches(&torn, 1, 7, SectorContent::Stamp(4)));
             assert!(describe(&torn, 1).starts_with("no whole stamp"));
-            let [three, four] = [3, 4].map(Content::Stamp);
+            let [three, four] = [3, 4].map(SectorContent::Stamp);
             assert!(is_mixed(&torn, 1, 7, &[three, four]));
-            assert!(!is_mixed(&torn, 1, 7, &[three, Content::Zero]));
+            assert!(!is_mixed(&torn, 1, 7, &[three, SectorContent::Zero]));
             assert!(!is_mixed(&torn, 1, 8, &[three, four]));
         }
-        fill(&mut bytes, 1, 7, Content::Zero);
-        assert!(matches(&bytes, 1, 7, Content::Zero));
+        fill(&mut bytes, 1, 7, SectorContent::Zero);
+        assert!(matches(&bytes, 1, 7, SectorContent::Zero));
         assert_eq!(describe(&bytes, 1), "zeroes");
     }
 }

@@ -1,6 +1,6 @@
 //! The client for programs without an async runtime, such as the command line.
 
-use crate::{Client, ClientError, TraceRequest, TraceSummary};
+use crate::{Client, TraceRequest, TraceSummary, client::ClientResult};
 use std::{io, path::PathBuf};
 use tokio::runtime::{Builder, Runtime};
 
@@ -10,8 +10,6 @@ pub struct BlockingClient {
     pub(crate) client: Client,
     pub(crate) runtime: Runtime,
 }
-
-type Result<T> = std::result::Result<T, ClientError>;
 
 impl BlockingClient {
     /// A client for the control socket at this path. Each request opens the socket.
@@ -27,8 +25,8 @@ impl BlockingClient {
     pub fn record_trace<E>(
         &self,
         request: &TraceRequest,
-        write: impl FnMut(&[u8]) -> std::result::Result<(), E>,
-    ) -> Result<std::result::Result<TraceSummary, E>> {
+        write: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> ClientResult<Result<TraceSummary, E>> {
         self.runtime.block_on(self.client.record_trace(request, write))
     }
 }

@@ -30,7 +30,7 @@ pub(crate) const DRILL_TIME_MAX: Duration = Duration::from_secs(4 * 60 * 60);
 
 /// Time limits for answers of the server.
 #[derive(Clone, Copy, Debug)]
-struct Timeouts {
+struct AnswerTimeouts {
     /// For the answer to a query, which waits for no disk.
     query: Duration,
     /// For the answer to a short request. Adding a volume opens a disk, which may have to spin up.
@@ -40,7 +40,7 @@ struct Timeouts {
     line: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for AnswerTimeouts {
     fn default() -> Self {
         let minute = Duration::from_secs(60);
         Self { query: Duration::from_secs(10), request: minute, line: minute }
@@ -126,19 +126,19 @@ impl Fault for ClientError {
     }
 }
 
-type Result<T> = std::result::Result<T, ClientError>;
+pub(crate) type ClientResult<T> = Result<T, ClientError>;
 
 /// Sends requests to the server at one control socket.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
-    timeouts: Timeouts,
+    timeouts: AnswerTimeouts,
 }
 
 impl Client {
     /// A client for the control socket at this path. Each request opens the socket.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into(), timeouts: Timeouts::default() }
+        Self { socket: socket.into(), timeouts: AnswerTimeouts::default() }
     }
 
     /// Records the requests of clients. `write` gets the lines of the trace in pieces. An error of
@@ -146,8 +146,8 @@ impl Client {
     pub async fn record_trace<E>(
         &self,
         request: &TraceRequest,
-        mut write: impl FnMut(&[u8]) -> std::result::Result<(), E>,
-    ) -> Result<std::result::Result<TraceSummary, E>> {
+        mut write: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> ClientResult<Result<TraceSummary, E>> {
         let sent = self.send(Method::POST, paths::TRACE, Some(request));
         let mut body = self.within(self.timeouts.request, sent).await??.into_body();
         // Without requests of clients, nothing arrives before the end.
@@ -168,7 +168,7 @@ impl Client {
     }
 
     /// Sends a request that changes nothing.
-    pub(crate) async fn query<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+    pub(crate) async fn query<T: DeserializeOwned>(&self, path: &str) -> ClientResult<T> {
         self.request_within(self.timeouts.query, Method::GET, path, None::<&()>).await
     }
 
@@ -178,7 +178,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&(impl Serialize + Sync)>,
-    ) -> Result<T> {
+    ) -> ClientResult<T> {
         self.request_within(self.timeouts.request, method, path, body).await
     }
 
@@ -188,7 +188,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&(impl Serialize + Sync)>,
-    ) -> Result<T> {
+    ) -> ClientResult<T> {
         let answer = async {
             let response = self.send(method, path, body).await?;
             let bytes = read_body(response).await?;
@@ -199,7 +199,11 @@ impl Client {
     }
 
     /// Waits for a future, up to the time limit `waited`.
-    async fn within<T>(&self, waited: Duration, future: impl Future<Output = T>) -> Result<T> {
+    async fn within<T>(
+        &self,
+        waited: Duration,
+        future: impl Future<Output = T>,
+    ) -> ClientResult<T> {
         let timed_out = |_| ClientError::TimedOut { socket: self.socket.clone(), waited };
         tokio::time::timeout(waited, future).await.map_err(timed_out)
     }
@@ -210,7 +214,7 @@ impl Client {
         method: Method,
         path: &str,
         mut progress: impl FnMut(Progress) + Send,
-    ) -> Result<()> {
+    ) -> ClientResult<()> {
         let sent = self.send(method, path, None::<&()>);
         let mut body = self.within(self.timeouts.line, sent).await??.into_body();
         let mut line = Vec::new();
@@ -244,7 +248,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&(impl Serialize + Sync)>,
-    ) -> Result<Response<Incoming>> {
+    ) -> ClientResult<Response<Incoming>> {
         let cut = |source| ClientError::Cut { source: Some(source) };
         let stream = UnixStream::connect(&self.socket)
             .await
@@ -287,7 +291,7 @@ fn summary_in(trailers: &HeaderMap) -> Option<TraceSummary> {
     TraceSummary::parse([requests?, dropped?, end?])
 }
 
-async fn read_body(response: Response<Incoming>) -> Result<Bytes> {
+async fn read_body(response: Response<Incoming>) -> ClientResult<Bytes> {
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
     match body.collect().await {
         Ok(collected) => Ok(collected.to_bytes()),

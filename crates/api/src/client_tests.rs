@@ -38,7 +38,7 @@ fn answer<T>(bytes: &str, ask: impl FnOnce(&BlockingClient) -> T) -> T {
     result
 }
 
-fn stream(lines: &str) -> (Result<()>, Vec<Progress>) {
+fn stream(lines: &str) -> (ClientResult<()>, Vec<Progress>) {
     let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
     let mut seen = Vec::new();
     let result = answer(&format!("{head}{lines}"), |client| {
@@ -93,12 +93,12 @@ fn invalid_answers_are_refused() {
 }
 
 /// The client's error if the server sends these bytes and then nothing more.
-fn silence<T>(bytes: &str, ask: impl AsyncFn(&Client) -> Result<T>) -> ClientError {
+fn silence<T>(bytes: &str, ask: impl AsyncFn(&Client) -> ClientResult<T>) -> ClientError {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("control.sock");
     let listener = UnixListener::bind(&socket).unwrap();
     let limit = Duration::from_millis(50);
-    let timeouts = Timeouts { query: limit, request: limit, line: limit };
+    let timeouts = AnswerTimeouts { query: limit, request: limit, line: limit };
     let client = Client { socket, timeouts };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bytes = bytes.to_owned();

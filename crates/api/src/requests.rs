@@ -1,14 +1,13 @@
 //! The requests of both clients, each once.
 
 use crate::{
-    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, BlockingClient, Client, ClientError,
-    DiscardRequest, Discarded, DrillReport, History, Memory, PinRequest, Progress, ServerSettings,
-    SlowRequests, Statistics, StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeStatus,
-    client::DRILL_TIME_MAX, paths,
+    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, BlockingClient, Client, DiscardRequest,
+    Discarded, DrillReport, History, Memory, PinRequest, Progress, ServerSettings, SlowRequests,
+    Statistics, StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeStatus,
+    client::{ClientResult, DRILL_TIME_MAX},
+    paths,
 };
 use hyper::Method;
-
-type Result<T> = std::result::Result<T, ClientError>;
 
 /// Defines requests for [`Client`], and for [`BlockingClient`] with the same names.
 macro_rules! requests {
@@ -38,51 +37,51 @@ macro_rules! requests {
 
 requests! {
     /// The status of the server and its volumes.
-    fn status(&self) -> Result<Status> {
+    fn status(&self) -> ClientResult<Status> {
         self.query(paths::STATUS).await
     }
 
     /// The statistics of the volumes over time.
-    fn statistics(&self) -> Result<Statistics> {
+    fn statistics(&self) -> ClientResult<Statistics> {
         self.query(paths::STATISTICS).await
     }
 
     /// The past of one volume, or of all together, interval by interval; with the intervals of
     /// five seconds if it is to be `fine`.
-    fn history(&self, name: Option<&str>, fine: bool) -> Result<History> {
+    fn history(&self, name: Option<&str>, fine: bool) -> ClientResult<History> {
         let of_volume = |name| paths::of_volume(paths::VOLUME_HISTORY, name);
         let path = name.map_or_else(|| paths::HISTORY.to_owned(), of_volume);
         self.query(&if fine { path + "?fine=true" } else { path }).await
     }
 
     /// The statistics of one volume over time, with latency histograms.
-    fn volume_statistics(&self, name: &str) -> Result<StatisticsOfVolume> {
+    fn volume_statistics(&self, name: &str) -> ClientResult<StatisticsOfVolume> {
         self.query(&paths::of_volume(paths::VOLUME_STATISTICS, name)).await
     }
 
     /// Changes settings of the server. Returns its memory.
-    fn set_server(&self, change: &ServerSettings) -> Result<Memory> {
+    fn set_server(&self, change: &ServerSettings) -> ClientResult<Memory> {
         self.request(Method::PATCH, paths::SETTINGS, Some(change)).await
     }
 
     /// All volumes.
-    fn volume_list(&self) -> Result<Vec<VolumeStatus>> {
+    fn volume_list(&self) -> ClientResult<Vec<VolumeStatus>> {
         let list: VolumeList = self.query(paths::VOLUMES).await?;
         Ok(list.volumes)
     }
 
     /// One volume.
-    fn volume(&self, name: &str) -> Result<VolumeStatus> {
+    fn volume(&self, name: &str) -> ClientResult<VolumeStatus> {
         self.query(&paths::of_volume(paths::VOLUME, name)).await
     }
 
     /// Adds a volume.
-    fn add_volume(&self, request: &AddVolume) -> Result<VolumeStatus> {
+    fn add_volume(&self, request: &AddVolume) -> ClientResult<VolumeStatus> {
         self.request(Method::POST, paths::VOLUMES, Some(request)).await
     }
 
     /// Changes settings of a volume.
-    fn set_volume(&self, name: &str, change: &VolumeSettings) -> Result<VolumeStatus> {
+    fn set_volume(&self, name: &str, change: &VolumeSettings) -> ClientResult<VolumeStatus> {
         self.request(Method::PATCH, &paths::of_volume(paths::VOLUME, name), Some(change)).await
     }
 
@@ -92,13 +91,13 @@ requests! {
         name: &str,
         force: bool,
         progress: impl FnMut(Progress) + Send,
-    ) -> Result<()> {
+    ) -> ClientResult<()> {
         let path = paths::with_force(&paths::of_volume(paths::VOLUME, name), force);
         self.operate(Method::DELETE, &path, progress).await
     }
 
     /// Removes a volume whose disk does not take its data, and gives up what the disk lacks.
-    fn discard_volume(&self, name: &str, request: &DiscardRequest) -> Result<Discarded> {
+    fn discard_volume(&self, name: &str, request: &DiscardRequest) -> ClientResult<Discarded> {
         let path = paths::of_volume(paths::VOLUME_DISCARD, name);
         self.request_within(DRILL_TIME_MAX, Method::POST, &path, Some(request)).await
     }
@@ -108,12 +107,12 @@ requests! {
         &self,
         name: &str,
         progress: impl FnMut(Progress) + Send,
-    ) -> Result<()> {
+    ) -> ClientResult<()> {
         self.operate(Method::POST, &paths::of_volume(paths::VOLUME_FLUSH, name), progress).await
     }
 
     /// Saves a volume in memory to its image.
-    fn save_volume(&self, name: &str) -> Result<()> {
+    fn save_volume(&self, name: &str) -> ClientResult<()> {
         self.operate(Method::POST, &paths::of_volume(paths::VOLUME_SAVE, name), |_| ()).await
     }
 
@@ -122,54 +121,54 @@ requests! {
         &self,
         name: &str,
         progress: impl FnMut(Progress) + Send,
-    ) -> Result<()> {
+    ) -> ClientResult<()> {
         self.operate(Method::POST, &paths::of_volume(paths::VOLUME_TRUST, name), progress).await
     }
 
     /// Measures the size below which writes of a volume are worth gathering.
-    fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus> {
+    fn calibrate_volume(&self, name: &str) -> ClientResult<VolumeStatus> {
         let path = paths::of_volume(paths::VOLUME_CALIBRATE, name);
         self.request(Method::POST, &path, None::<&()>).await
     }
 
     /// Pins ranges of a volume.
-    fn pin_volume(&self, name: &str, request: &PinRequest) -> Result<VolumeStatus> {
+    fn pin_volume(&self, name: &str, request: &PinRequest) -> ClientResult<VolumeStatus> {
         self.request(Method::POST, &paths::of_volume(paths::VOLUME_PIN, name), Some(request)).await
     }
 
     /// Unpins ranges of a volume.
-    fn unpin_volume(&self, name: &str, request: &PinRequest) -> Result<VolumeStatus> {
+    fn unpin_volume(&self, name: &str, request: &PinRequest) -> ClientResult<VolumeStatus> {
         let path = paths::of_volume(paths::VOLUME_UNPIN, name);
         self.request(Method::POST, &path, Some(request)).await
     }
 
     /// The progress of the analysis.
-    fn analysis(&self) -> Result<AnalysisStatus> {
+    fn analysis(&self) -> ClientResult<AnalysisStatus> {
         self.query(paths::ANALYSIS).await
     }
 
     /// The analysis with all that it has counted.
-    fn analysis_result(&self) -> Result<Analysis> {
+    fn analysis_result(&self) -> ClientResult<Analysis> {
         self.query(paths::ANALYSIS_RESULT).await
     }
 
     /// Starts an analysis.
-    fn start_analysis(&self, request: &AnalysisRequest) -> Result<AnalysisStatus> {
+    fn start_analysis(&self, request: &AnalysisRequest) -> ClientResult<AnalysisStatus> {
         self.request(Method::POST, paths::ANALYSIS, Some(request)).await
     }
 
     /// Stops the analysis.
-    fn stop_analysis(&self) -> Result<AnalysisStatus> {
+    fn stop_analysis(&self) -> ClientResult<AnalysisStatus> {
         self.request(Method::DELETE, paths::ANALYSIS, None::<&()>).await
     }
 
     /// Rehearses a power failure.
-    fn drill(&self) -> Result<DrillReport> {
+    fn drill(&self) -> ClientResult<DrillReport> {
         self.request_within(DRILL_TIME_MAX, Method::POST, paths::DRILL, None::<&()>).await
     }
 
     /// The last slow requests of the clients of one volume, or of all.
-    fn slow_requests(&self, name: Option<&str>) -> Result<SlowRequests> {
+    fn slow_requests(&self, name: Option<&str>) -> ClientResult<SlowRequests> {
         match name {
             None => self.query(paths::SLOW).await,
             Some(name) => self.query(&paths::of_volume(paths::VOLUME_SLOW, name)).await,
@@ -177,20 +176,20 @@ requests! {
     }
 
     /// Flushes all volumes and stops the server. With `force`, even if clients are connected.
-    fn stop(&self, force: bool, progress: impl FnMut(Progress) + Send) -> Result<()> {
+    fn stop(&self, force: bool, progress: impl FnMut(Progress) + Send) -> ClientResult<()> {
         self.operate(Method::POST, &paths::with_force(paths::STOP, force), progress).await
     }
 
     /// Applies the changes of the configuration file. Unless `removes`, this is refused if they
     /// would remove more than half of the volumes.
-    fn reload(&self, removes: bool) -> Result<()> {
+    fn reload(&self, removes: bool) -> ClientResult<()> {
         let path = if removes { paths::RELOAD_REMOVE } else { paths::RELOAD };
         self.operate(Method::POST, path, |_| ()).await
     }
 
     /// Hands the pool over to a new server, the program now at the server's path. Returns when that
     /// program is about to start.
-    fn upgrade(&self) -> Result<()> {
+    fn upgrade(&self) -> ClientResult<()> {
         self.operate(Method::POST, paths::UPGRADE, |_| ()).await
     }
 }

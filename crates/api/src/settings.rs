@@ -53,14 +53,14 @@ impl Serialize for VolumeSettings {
 
 impl<'de> Deserialize<'de> for VolumeSettings {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Fields)
+        deserializer.deserialize_map(SettingFields)
     }
 }
 
 /// Deserializes a JSON object. Null is the same as a setting left out.
-struct Fields;
+struct SettingFields;
 
-impl<'de> Visitor<'de> for Fields {
+impl<'de> Visitor<'de> for SettingFields {
     type Value = VolumeSettings;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

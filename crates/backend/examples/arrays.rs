@@ -17,7 +17,7 @@ const DRIVE_BYTES: u64 = 60 << 20;
 /// Permitted deviation from the measurement.
 const TOLERANCE: f64 = 0.25;
 
-struct Pattern {
+struct AccessPattern {
     spec: ArraySpec,
     service_ns: u64,
     is_random: bool,
@@ -28,12 +28,12 @@ struct Pattern {
     measured_kilobytes: Option<f64>,
 }
 
-fn parse(line: &str) -> Option<Pattern> {
+fn parse(line: &str) -> Option<AccessPattern> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
     let level = Level::named(fields.first()?)?;
     let (drives, degraded) = (u32::try_from(number(1)?).ok()?, u32::try_from(number(3)?).ok()?);
-    Some(Pattern {
+    Some(AccessPattern {
         spec: ArraySpec::new(level, drives, number(2)? << 10, degraded).ok()?,
         service_ns: number(4)? * 1_000_000,
         is_random: *fields.get(5)? == "random",
@@ -46,7 +46,7 @@ fn parse(line: &str) -> Option<Pattern> {
 }
 
 /// Thousands of bytes per second.
-fn modelled_kilobytes(pattern: &Pattern) -> Option<f64> {
+fn modelled_kilobytes(pattern: &AccessPattern) -> Option<f64> {
     let places = pattern.spec.size_bytes(DRIVE_BYTES).ok()? / pattern.len;
     let mut model = ArrayModel::new(pattern.spec, &Drive::Fixed(pattern.service_ns), DRIVE_BYTES);
     let (mut now_ns, mut given, mut done, mut random) = (0, 0, 0, 1u64);

@@ -161,11 +161,11 @@ impl Drop for Reading {
 
 /// Waits for a number of I/Os, whose tags count from 0.
 pub struct Wait {
-    answers: Mutex<Answers>,
+    answers: Mutex<WaitAnswers>,
     answered: Condvar,
 }
 
-struct Answers {
+struct WaitAnswers {
     results: Vec<Option<IoResult>>,
     missing: usize,
     /// Whether a thread waits, so that the last answer must wake it.
@@ -176,7 +176,7 @@ impl Wait {
     /// Waits for the tags below `count`.
     pub fn new(count: usize) -> Arc<Self> {
         let (results, missing) = (vec![None; count], count);
-        let answers = Mutex::new(Answers { results, missing, is_awaited: false });
+        let answers = Mutex::new(WaitAnswers { results, missing, is_awaited: false });
         Arc::new(Self { answers, answered: Condvar::new() })
     }
 

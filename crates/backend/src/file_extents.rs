@@ -50,7 +50,7 @@ struct RawExtent {
 
 /// `struct fiemap` of `linux/fiemap.h`, with room for extents.
 #[repr(C)]
-struct Request {
+struct FiemapRequest {
     start: u64,
     length: u64,
     flags: u32,
@@ -69,7 +69,7 @@ struct Attributes {
 
 const HEADER_BYTES: usize = 32;
 const _: () = assert!(size_of::<RawExtent>() == 56);
-const _: () = assert!(size_of::<Request>() == HEADER_BYTES + BATCH * 56);
+const _: () = assert!(size_of::<FiemapRequest>() == HEADER_BYTES + BATCH * 56);
 const _: () = assert!(size_of::<Attributes>() == 28);
 
 /// `FS_IOC_FIEMAP`, whose number contains the size of the header.
@@ -128,7 +128,7 @@ pub fn file_extents(file: impl AsFd, sync: bool) -> io::Result<Vec<FileExtent>> 
     let mut extents = Vec::new();
     let mut start = 0;
     loop {
-        let mut request = Request {
+        let mut request = FiemapRequest {
             start,
             length: u64::MAX - start,
             flags: if sync && start == 0 { FIEMAP_FLAG_SYNC } else { 0 },
@@ -139,7 +139,7 @@ pub fn file_extents(file: impl AsFd, sync: bool) -> io::Result<Vec<FileExtent>> 
         };
         // SAFETY: the kernel reads and writes a `struct fiemap` with `extent_count` extents behind
         // it, which is what `Request` is.
-        unsafe { ioctl(&file, Updater::<FS_IOC_FIEMAP, Request>::new(&mut request))? };
+        unsafe { ioctl(&file, Updater::<FS_IOC_FIEMAP, FiemapRequest>::new(&mut request))? };
         let count = (request.mapped_extents as usize).min(BATCH);
         let found = &request.extents[..count];
         extents.extend(found.iter().map(|raw| FileExtent {

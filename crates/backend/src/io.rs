@@ -124,13 +124,13 @@ impl Completion {
     /// A token whose answer calls `then` with the result and this token. Layers use it to observe
     /// or delay answers.
     pub fn then(self, then: impl FnOnce(IoResult, Self) + Send + 'static) -> Self {
-        Self::new(Arc::new(Then(Mutex::new(Some((self, then))))), 0)
+        Self::new(Arc::new(ThenSink(Mutex::new(Some((self, then))))), 0)
     }
 }
 
-struct Then<F>(Mutex<Option<(Completion, F)>>);
+struct ThenSink<F>(Mutex<Option<(Completion, F)>>);
 
-impl<F: FnOnce(IoResult, Completion) + Send> CompletionSink for Then<F> {
+impl<F: FnOnce(IoResult, Completion) + Send> CompletionSink for ThenSink<F> {
     fn complete(&self, _tag: u64, result: IoResult) {
         let taken = crate::sync::lock(&self.0).take();
         if let Some((done, then)) = taken {

@@ -21,6 +21,7 @@ mod memory;
 pub mod model;
 mod nbd;
 mod open;
+mod options;
 mod presence;
 mod random;
 mod spec;
@@ -40,7 +41,8 @@ pub use io::{Buffer, Completion, CompletionSink, Io, IoKind};
 pub use log::LogLimiter;
 pub use memory::{MemoryBackend, MemoryError, saved_memory_bytes};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
-pub use open::{OpenError, OpenOptions, allocated_bytes, identity_of, open, plain_path, try_open};
+pub use open::{OpenError, allocated_bytes, identity_of, open, plain_path, try_open};
+pub use options::OpenOptions;
 pub use presence::Displaced;
 pub use spec::SpecError;
 
@@ -52,7 +54,7 @@ use std::time::{Duration, SystemTime};
 
 forebay_types::faults! {
     model::ArrayError, layers::BlocksError, FileError, MemoryError, model::ModelError, NbdError,
-    OpenError, SpecError, layers::TraceError, layers::VolatileError
+    OpenError, SpecError, layers::TraceFileError, layers::VolatileError
 }
 
 /// Properties of a backend. They do not change while it is open.

@@ -478,7 +478,7 @@ pub(crate) fn open(text: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>
         }
         None => Arc::new(MemoryBackend::new(bytes)?.read_only(options.read_only)),
         Some(path) if options.is_trial => {
-            image::Image::ask(&path, bytes)?;
+            image::StoreImage::ask(&path, bytes)?;
             Arc::new(MemoryBackend::new(bytes)?)
         }
         Some(path) => Arc::new(saved::SavedMemory::open(bytes, &path, every, options)?),

@@ -20,15 +20,14 @@
 //! file called `memory:1GiB` is opened as `./memory:1GiB` or `file:memory:1GiB`.
 
 use crate::file::{self, FileBackend, FileError};
-use crate::layers::{BlocksError, TraceError, VolatileError};
+use crate::layers::{BlocksError, TraceFileError, VolatileError};
 use crate::memory::MemoryError;
 use crate::model::ModelError;
 use crate::nbd::NbdError;
-use crate::{Backend, SpecError, layers, memory, model, nbd};
+use crate::{Backend, OpenOptions, SpecError, layers, memory, model, nbd};
 use forebay_types::{Blame, Fault, Remedy, backing};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Maximum number of nested layers and models: the open is recursive.
 const LAYERS_MAX: usize = 16;
@@ -53,7 +52,7 @@ const SCHEMES: [Scheme; 3] = [
     },
     Scheme {
         names: &["nbd", "nbds", "nbd+unix", "nbds+unix"],
-        open: |(url, _), options, _| nbd::open(url, options),
+        open: |(url, _), options, _| Ok(nbd::open(url, options)?),
     },
 ];
 
@@ -62,34 +61,6 @@ fn scheme_of(spec: &str) -> Option<(&'static Scheme, &str)> {
     let (name, rest) = spec.split_once(':')?;
     let scheme = SCHEMES.iter().find(|scheme| scheme.names.contains(&name))?;
     Some((scheme, rest))
-}
-
-/// Options for opening a backend.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenOptions {
-    /// Refuse writes.
-    pub read_only: bool,
-    /// How long I/O waits for a lost server before it fails, in seconds.
-    pub reconnect_seconds: u32,
-    /// How long to wait for a file or block device that another program has open. The kernel may
-    /// close the files of a killed process a moment after the process is gone.
-    pub in_use_wait: Duration,
-    /// Refuse a file or block device with a disk image in another format, such as qcow2.
-    pub refuse_images: bool,
-    /// Open a stand-in, see [`try_open`].
-    pub is_trial: bool,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            read_only: false,
-            reconnect_seconds: 30,
-            in_use_wait: Duration::ZERO,
-            refuse_images: false,
-            is_trial: false,
-        }
-    }
 }
 
 /// Why a backend cannot be opened.
@@ -116,7 +87,7 @@ pub enum OpenError {
     Blocks(#[from] BlocksError),
     /// A trace.
     #[error(transparent)]
-    Trace(#[from] TraceError),
+    Trace(#[from] TraceFileError),
     /// A volatile cache.
     #[error(transparent)]
     Volatile(#[from] VolatileError),

@@ -11,22 +11,22 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 /// Executes and answers one I/O.
-type Work = Box<dyn Fn(Io) + Send + Sync>;
+type IoWork = Box<dyn Fn(Io) + Send + Sync>;
 
 /// Threads that run one function on each submitted I/O.
 pub(crate) struct ThreadPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct PoolShared {
+    state: Mutex<QueueState>,
     wake: Condvar,
-    work: Work,
+    work: IoWork,
     thread: Thread,
     thread_count_max: usize,
 }
 
-struct State {
+struct QueueState {
     queue: VecDeque<Io>,
     /// Threads that wait for `wake`.
     idle: usize,
@@ -36,11 +36,11 @@ struct State {
 
 impl ThreadPool {
     /// A pool of up to `thread_count_max` threads; none is running yet.
-    pub(crate) fn new(thread: Thread, thread_count_max: usize, work: Work) -> Self {
+    pub(crate) fn new(thread: Thread, thread_count_max: usize, work: IoWork) -> Self {
         assert!(thread_count_max > 0, "a pool needs at least one thread");
         let (queue, threads) = (VecDeque::new(), Vec::new());
-        let state = State { queue, idle: 0, threads, is_stopping: false };
-        let shared = Shared {
+        let state = QueueState { queue, idle: 0, threads, is_stopping: false };
+        let shared = PoolShared {
             state: Mutex::new(state),
             wake: Condvar::new(),
             work,
@@ -76,7 +76,7 @@ impl ThreadPool {
     }
 }
 
-impl Shared {
+impl PoolShared {
     /// The main loop of one thread. Executes all queued I/O before it stops.
     fn serve(&self) {
         let mut state = lock(&self.state);

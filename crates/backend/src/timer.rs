@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const SPIN_NS: u64 = 5_000;
 
 /// A scheduled action.
-pub(crate) type Event = Box<dyn FnOnce() + Send>;
+pub(crate) type TimerAction = Box<dyn FnOnce() + Send>;
 
 /// Schedules events, and owns the thread that runs them.
 pub(crate) struct Timer {
@@ -30,57 +30,61 @@ pub(crate) struct Timer {
 /// A non-owning handle, for example for events that schedule others.
 #[derive(Clone)]
 pub(crate) struct TimerHandle {
-    shared: Arc<Shared>,
+    shared: Arc<TimerShared>,
 }
 
-struct Shared {
+struct TimerShared {
     started: Instant,
-    state: Mutex<State>,
+    state: Mutex<TimerState>,
     wake: Condvar,
 }
 
-struct State {
-    events: BinaryHeap<Entry>,
+struct TimerState {
+    events: BinaryHeap<TimerEntry>,
     /// The sequence number of the next event; events of the same time keep their order.
     next_number: u64,
     thread: Option<JoinHandle<()>>,
     is_stopping: bool,
 }
 
-struct Entry {
+struct TimerEntry {
     at_ns: u64,
     number: u64,
-    event: Event,
+    event: TimerAction,
 }
 
-impl Ord for Entry {
+impl Ord for TimerEntry {
     /// Reversed: the heap pops the greatest entry, which must be the earliest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at_ns, other.number).cmp(&(self.at_ns, self.number))
     }
 }
 
-impl PartialOrd for Entry {
+impl PartialOrd for TimerEntry {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Entry {
+impl PartialEq for TimerEntry {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Entry {}
+impl Eq for TimerEntry {}
 
 impl Timer {
     /// A timer whose clock starts now at zero.
     pub(crate) fn new() -> Self {
-        let state =
-            State { events: BinaryHeap::new(), next_number: 0, thread: None, is_stopping: false };
+        let state = TimerState {
+            events: BinaryHeap::new(),
+            next_number: 0,
+            thread: None,
+            is_stopping: false,
+        };
         let shared =
-            Shared { started: Instant::now(), state: Mutex::new(state), wake: Condvar::new() };
+            TimerShared { started: Instant::now(), state: Mutex::new(state), wake: Condvar::new() };
         Self { handle: TimerHandle { shared: Arc::new(shared) } }
     }
 
@@ -119,7 +123,7 @@ impl TimerHandle {
 
     /// Schedules `event` for `at_ns`, or as soon as possible after it. Events run one at a time on
     /// the timer's thread and must not block. A stopped timer drops the event.
-    pub(crate) fn schedule(&self, at_ns: u64, event: Event) {
+    pub(crate) fn schedule(&self, at_ns: u64, event: TimerAction) {
         let mut state = lock(&self.shared.state);
         if state.is_stopping {
             drop(state);
@@ -140,7 +144,7 @@ impl TimerHandle {
         let number = state.next_number;
         state.next_number += 1;
         let is_earliest = state.events.peek().is_none_or(|first| at_ns < first.at_ns);
-        state.events.push(Entry { at_ns, number, event });
+        state.events.push(TimerEntry { at_ns, number, event });
         drop(state);
         if is_earliest {
             self.shared.wake.notify_one();
@@ -148,7 +152,7 @@ impl TimerHandle {
     }
 }
 
-impl Shared {
+impl TimerShared {
     fn serve(&self) {
         // On failure, sleeps are only less exact.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));

@@ -8,12 +8,12 @@ use forebay_types::{DiskGeometry, IoError, SECTOR_BYTES};
 pub(crate) const UNKNOWN_BYTES: u64 = 1 << 50;
 
 /// The stand-in.
-pub(crate) struct Trial {
+pub(crate) struct TrialBackend {
     description: Description,
     medium: Medium,
 }
 
-impl Trial {
+impl TrialBackend {
     /// A stand-in for the store `name` of this size.
     pub(crate) fn new(name: &str, size_bytes: u64, identity: String, medium: Medium) -> Self {
         let description = Description {
@@ -30,7 +30,7 @@ impl Trial {
     }
 }
 
-impl Backend for Trial {
+impl Backend for TrialBackend {
     fn description(&self) -> &Description {
         &self.description
     }

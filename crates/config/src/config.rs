@@ -6,7 +6,7 @@ use crate::{
     UpsSettings, VolumeSpec, Workers,
     layer::{HAS_DEFAULT, check_unique},
     parse_toml,
-    ups::check_ups_named,
+    ups_settings::check_ups_named,
 };
 use forebay_types::{Action, Remedy, limits};
 use std::{
@@ -121,7 +121,7 @@ impl Config {
         check_vault(settings.vault.as_deref(), &volumes)?;
         check_volumes(&volumes, &tls)?;
         let has_vault = settings.vault.is_some();
-        volumes.iter().try_for_each(|volume| volume.check_ups(&ups, has_vault))?;
+        volumes.iter().try_for_each(|volume| volume.check_ups(&ups.upses, has_vault))?;
         Ok(Self {
             memory,
             cache_ratio: settings.cache_ratio.expect(HAS_DEFAULT),

@@ -76,21 +76,21 @@ pub struct ConfigError {
     mistake: Mistake,
     position: Option<Position>,
     message: String,
-    cause: Option<Cause>,
+    cause: Option<SourceError>,
     remedy: Remedy,
 }
 
 /// The operating system's error. Equality compares the texts.
 #[derive(Clone, Debug)]
-struct Cause(Arc<io::Error>);
+struct SourceError(Arc<io::Error>);
 
-impl PartialEq for Cause {
+impl PartialEq for SourceError {
     fn eq(&self, other: &Self) -> bool {
         self.0.to_string() == other.0.to_string()
     }
 }
 
-impl Eq for Cause {}
+impl Eq for SourceError {}
 
 impl ConfigError {
     /// An error without a position.
@@ -106,7 +106,7 @@ impl ConfigError {
 
     /// Adds the operating system's error as the cause.
     pub(crate) fn because(mut self, cause: io::Error) -> Self {
-        self.cause = Some(Cause(Arc::new(cause)));
+        self.cause = Some(SourceError(Arc::new(cause)));
         self
     }
 

@@ -28,7 +28,9 @@ mod protection;
 mod server_change;
 mod settings;
 mod spec;
+mod tls_settings;
 mod ups;
+mod ups_settings;
 mod volume;
 mod words;
 mod write_back;
@@ -52,11 +54,13 @@ pub use metrics::MetricsAddress;
 pub use pin::{parse_pinned_ranges, pinned_ranges_shown};
 pub use server_change::ServerChange;
 pub use settings::{
-    BackgroundMode, Ecc, IoEngine, KeeperMode, LogLevel, MemorySetting, TlsMode, TlsSettings,
-    WORKERS_MAX, Workers,
+    BackgroundMode, Ecc, IoEngine, KeeperMode, LogLevel, MemorySetting, TlsMode, WORKERS_MAX,
+    Workers,
 };
 pub use spec::parse_volume_spec;
-pub use ups::{Percent, Seconds, Secret, Ups, UpsSettings, UpsSource};
+pub use tls_settings::TlsSettings;
+pub use ups::{Percent, Seconds, Secret, Ups, UpsSource};
+pub use ups_settings::UpsSettings;
 pub use volume::{
     BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, VolumeChange, VolumeSpec, check_volume_name,
 };

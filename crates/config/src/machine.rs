@@ -16,7 +16,7 @@ mod parse;
 mod pressure;
 
 pub use load::{Load, LoadSources, Stalls};
-use parse::{Group, Version};
+use parse::{EnclosingGroup, HierarchyVersion};
 pub use pressure::MemoryPressure;
 use std::{
     fmt, fs,
@@ -116,7 +116,7 @@ pub struct MemorySources {
     /// How long programs on the machine have waited for memory.
     pressure: PathBuf,
     /// Existing groups only, each hierarchy from the innermost group outward.
-    groups: Vec<Group>,
+    groups: Vec<EnclosingGroup>,
 }
 
 impl MemorySources {
@@ -166,10 +166,10 @@ fn text_of(path: &Path) -> io::Result<String> {
 }
 
 /// The control groups that enclose this process and have a directory below `root`.
-fn groups_of(root: &Path) -> Vec<Group> {
+fn groups_of(root: &Path) -> Vec<EnclosingGroup> {
     let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let groups = parse::groups(&text("proc/self/cgroup"), &text("proc/self/mountinfo"));
-    let groups = groups.into_iter().map(|group| Group {
+    let groups = groups.into_iter().map(|group| EnclosingGroup {
         directory: root.join(group.directory.strip_prefix("/").unwrap_or(&group.directory)),
         ..group
     });
@@ -178,20 +178,20 @@ fn groups_of(root: &Path) -> Vec<Group> {
 
 /// The limit of a control group, if it has one, and the bytes in use. A group whose usage cannot be
 /// read counts as empty: its limit still applies.
-fn limit_of(group: &Group) -> Option<(GroupLimit, u64)> {
+fn limit_of(group: &EnclosingGroup) -> Option<(GroupLimit, u64)> {
     let text = |file: &str| text_of(&group.directory.join(file)).unwrap_or_default();
     let number = |file: &str| parse::limit(&text(file));
     let least = |limits: [Option<u64>; 2]| limits.into_iter().flatten().min();
     let (bytes, stat, used_bytes) = match group.version {
         // Above memory.high, the kernel slows the processes down until enough is reclaimed. The
         // statistics are read only if there is a limit: the kernel adds them up for that.
-        Version::Two => {
+        HierarchyVersion::Two => {
             let bytes = least([number("memory.max"), number("memory.high")])?;
             (bytes, text("memory.stat"), number("memory.current"))
         }
         // The statistics of version 1 also have the lowest limit of the enclosing groups, which a
         // container may not see.
-        Version::One => {
+        HierarchyVersion::One => {
             let stat = text("memory.stat");
             let enclosing = parse::stat(&stat, "hierarchical_memory_limit");
             let bytes = least([number("memory.limit_in_bytes"), enclosing])?;

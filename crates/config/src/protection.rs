@@ -4,7 +4,7 @@
 //! the checks of [`VolumeSpec`] call it.
 
 use crate::{
-    ConfigError, ConfigResult, Mistake, UpsSettings, VolumeSpec,
+    ConfigError, ConfigResult, Mistake, Ups, VolumeSpec,
     volume::{check_device_name, fixed_setting_error},
 };
 use forebay_types::{Action, Durability, Mode, Protection, Remedy, backing};
@@ -133,12 +133,12 @@ impl VolumeSpec {
     ///
     /// # Errors
     /// The UPS or the vault is missing.
-    pub fn check_ups(&self, ups: &UpsSettings, has_vault: bool) -> ConfigResult<()> {
+    pub fn check_ups(&self, upses: &[Ups], has_vault: bool) -> ConfigResult<()> {
         let fail = |what: &str, remedy: Remedy| {
             let message = format!("protection={}, but {what}", self.config.protection);
             Err(self.about(ConfigError::new(Mistake::Protection, message, remedy)))
         };
-        if self.config.protection.has_ups() && ups.upses.is_empty() {
+        if self.config.protection.has_ups() && upses.is_empty() {
             return fail("no UPS is configured", Action::set("ups", "NAME@HOST:PORT").into());
         }
         if self.config.protection == Protection::Ups && !has_vault {

@@ -73,8 +73,8 @@ fn a_protection_by_ups_needs_a_configured_ups() {
     let watched = UpsSettings::checked(&watched).unwrap();
     let nothing = UpsSettings::checked(&Settings::defaults()).unwrap();
     for spec in [&alone, &beside] {
-        spec.check_ups(&watched, true).unwrap();
-        let error = spec.check_ups(&nothing, true).unwrap_err().explained();
+        spec.check_ups(&watched.upses, true).unwrap();
+        let error = spec.check_ups(&nothing.upses, true).unwrap_err().explained();
         assert!(error.contains("no UPS is configured: set ups to NAME@HOST:PORT"), "{error}");
     }
     let (mistake, sentence) = refused("d=/x,mode=write-back,protection=journal+ups");
@@ -90,7 +90,7 @@ fn a_ups_needs_a_vault_unless_there_is_a_journal() {
     let watched = UpsSettings::checked(&watched).unwrap();
     for mode in ["write-back", "write-through"] {
         let alone = parse_volume_spec(&format!("d=/x,mode={mode},protection=ups")).unwrap();
-        let error = alone.check_ups(&watched, false).unwrap_err();
+        let error = alone.check_ups(&watched.upses, false).unwrap_err();
         assert_eq!(error.mistake(), Mistake::Protection);
         assert_eq!(
             error.explained(),
@@ -100,7 +100,7 @@ fn a_ups_needs_a_vault_unless_there_is_a_journal() {
         );
     }
     let beside = "d=/x,mode=write-back,protection=journal+ups,journal=/j";
-    parse_volume_spec(beside).unwrap().check_ups(&watched, false).unwrap();
+    parse_volume_spec(beside).unwrap().check_ups(&watched.upses, false).unwrap();
 }
 
 #[test]

@@ -14,15 +14,15 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 /// An error response.
 #[derive(Debug)]
-pub(crate) struct Refusal(pub(crate) Problem);
+pub(crate) struct ErrorResponse(pub(crate) Problem);
 
-impl From<Problem> for Refusal {
+impl From<Problem> for ErrorResponse {
     fn from(problem: Problem) -> Self {
         Self(problem)
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ErrorResponse {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.kind.http_status())
             .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -41,25 +41,25 @@ struct ForceQuery {
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Force {
-    type Rejection = Refusal;
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ErrorResponse> {
         let Query(query) =
             Query::<ForceQuery>::from_request_parts(parts, state).await.map_err(|rejection| {
                 let remedy = "see the description at /v1/openapi.json";
-                Refusal(Problem::new(ErrorKind::BadRequest, rejection.body_text(), remedy))
+                ErrorResponse(Problem::new(ErrorKind::BadRequest, rejection.body_text(), remedy))
             })?;
         Ok(Self(query.force))
     }
 }
 
 /// The JSON body of a request.
-pub(crate) struct Body<T>(pub(crate) T);
+pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
-    type Rejection = Refusal;
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
+    type Rejection = ErrorResponse;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ErrorResponse> {
         match Json::from_request(request, state).await {
             Ok(Json(body)) => Ok(Self(body)),
             Err(rejection) => Err(refused_body(&rejection)),
@@ -67,7 +67,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-fn refused_body(rejection: &JsonRejection) -> Refusal {
+fn refused_body(rejection: &JsonRejection) -> ErrorResponse {
     let remedy = "see the description at /v1/openapi.json";
     let problem = match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::new(
@@ -82,21 +82,21 @@ fn refused_body(rejection: &JsonRejection) -> Refusal {
         ),
         _ => Problem::new(ErrorKind::BadRequest, rejection.body_text(), remedy),
     };
-    Refusal(problem)
+    ErrorResponse(problem)
 }
 
 /// The name of a volume in the path of a request.
-pub(crate) struct Name(pub(crate) String);
+pub(crate) struct VolumeName(pub(crate) String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Name {
-    type Rejection = Refusal;
+impl<S: Send + Sync> FromRequestParts<S> for VolumeName {
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ErrorResponse> {
         let name: Result<Path<String>, PathRejection> =
             Path::from_request_parts(parts, state).await;
         match name {
             Ok(Path(name)) => Ok(Self(name)),
-            Err(rejection) => Err(Refusal(Problem::new(
+            Err(rejection) => Err(ErrorResponse(Problem::new(
                 ErrorKind::BadRequest,
                 format!("the path has no valid volume name: {}", rejection.body_text()),
                 "send the name as UTF-8, escaped for a path",
@@ -109,13 +109,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
 pub(crate) struct Fine(pub(crate) bool);
 
 impl<S: Send + Sync> FromRequestParts<S> for Fine {
-    type Rejection = Refusal;
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ErrorResponse> {
         match parts.uri.query() {
             None | Some("" | "fine=false") => Ok(Self(false)),
             Some("fine=true") => Ok(Self(true)),
-            Some(query) => Err(Refusal(Problem::new(
+            Some(query) => Err(ErrorResponse(Problem::new(
                 ErrorKind::BadRequest,
                 format!("the query '{query}' is not known here"),
                 "send fine=true, or no query",

@@ -32,7 +32,7 @@ pub use dashboard::{
 pub use manager::{AnalysisManager, Manager, ProgressFn, StatisticsManager, TraceSink};
 pub use metrics::{METRICS_TYPE, Measurements, metrics, server::MetricsServer};
 pub use routes::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX, openapi};
-pub use server::Server;
+pub use server::ControlServer;
 pub use socket::{SocketError, SocketFile, listen_at};
 pub use state::{ControlError, StateDir};
 

@@ -4,7 +4,7 @@
 //! the client; a client that takes none for a while, or that has gone, ends it. The summary follows
 //! in trailers.
 
-use crate::{Manager, answer::Refusal, stream::fault};
+use crate::{Manager, answer::ErrorResponse, stream::fault};
 use axum::{
     body::{Body, Bytes},
     http::{HeaderMap, HeaderName, HeaderValue, header},
@@ -61,7 +61,7 @@ pub(crate) async fn answer(
     let handle = Handle::current();
     let task = spawn_blocking(move || {
         let _permit = permit;
-        let mut pipe = Pipe { handle, sender, started: Some(started) };
+        let mut pipe = ClientPipe { handle, sender, started: Some(started) };
         let summary = manager.record_trace(&request, &mut |piece| pipe.send(piece))?;
         pipe.end(&summary);
         Ok(())
@@ -75,26 +75,26 @@ pub(crate) async fn answer(
     }
     // The recording ended before its first piece.
     match task.await {
-        Ok(Err(problem)) => Refusal(problem).into_response(),
-        Ok(Ok(())) => Refusal(Problem::new(
+        Ok(Err(problem)) => ErrorResponse(problem).into_response(),
+        Ok(Ok(())) => ErrorResponse(Problem::new(
             ErrorKind::Failed,
             "the recording ended before it began",
             "see the server's log",
         ))
         .into_response(),
-        Err(error) => Refusal(fault(&error)).into_response(),
+        Err(error) => ErrorResponse(fault(&error)).into_response(),
     }
 }
 
 /// The connection to the client.
-struct Pipe {
+struct ClientPipe {
     handle: Handle,
     sender: Sender<Bytes, Infallible>,
     /// Notifies [`answer`] of the first piece; `None` after that.
     started: Option<oneshot::Sender<()>>,
 }
 
-impl Pipe {
+impl ClientPipe {
     /// Sends a piece, which may be empty. Returns false if the client has gone or does not read.
     fn send(&mut self, piece: Vec<u8>) -> bool {
         if let Some(started) = self.started.take()

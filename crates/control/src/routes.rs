@@ -5,7 +5,7 @@ mod volumes;
 
 use crate::{
     METRICS_TYPE, Manager,
-    answer::{Body, Fine, Force, Refusal},
+    answer::{ErrorResponse, Fine, Force, JsonBody},
     convert::server_change,
     recording, stream,
 };
@@ -40,7 +40,7 @@ const _: () = assert!(4 * LONG_OPERATIONS_MAX <= BLOCKING_THREADS / 2, "the stat
 
 /// The state shared by all handlers.
 #[derive(Clone)]
-struct App {
+struct ControlState {
     manager: Arc<dyn Manager>,
     /// Permits for operations that are answered with a stream of events, or with a trace.
     operations: Arc<Semaphore>,
@@ -48,7 +48,7 @@ struct App {
     slow_calls: Arc<Semaphore>,
 }
 
-type Answer<T> = Result<T, Refusal>;
+type HandlerResult<T> = Result<T, ErrorResponse>;
 
 /// The routes of the control socket: all of the API.
 pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
@@ -63,7 +63,7 @@ pub(crate) fn remote_router(manager: Arc<dyn Manager>) -> Router {
 
 /// The requests about the server. Unless `is_local`, those are refused that only the control socket
 /// accepts.
-fn routes(is_local: bool) -> Router<App> {
+fn routes(is_local: bool) -> Router<ControlState> {
     Router::new()
         .route(paths::STATUS, get(status))
         .route(paths::STATISTICS, get(statistics))
@@ -83,13 +83,13 @@ fn routes(is_local: bool) -> Router<App> {
 }
 
 /// A `POST` request that only the control socket accepts.
-fn local_post(is_local: bool, served: MethodRouter<App>) -> MethodRouter<App> {
+fn local_post(is_local: bool, served: MethodRouter<ControlState>) -> MethodRouter<ControlState> {
     if is_local { served } else { post(local_only) }
 }
 
-fn finish(routes: Router<App>, manager: Arc<dyn Manager>) -> Router {
+fn finish(routes: Router<ControlState>, manager: Arc<dyn Manager>) -> Router {
     let permits = || Arc::new(Semaphore::new(LONG_OPERATIONS_MAX));
-    let app = App { manager, operations: permits(), slow_calls: permits() };
+    let app = ControlState { manager, operations: permits(), slow_calls: permits() };
     routes
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
@@ -97,23 +97,23 @@ fn finish(routes: Router<App>, manager: Arc<dyn Manager>) -> Router {
         .with_state(app)
 }
 
-impl App {
+impl ControlState {
     /// Calls the manager on a thread that may block. For calls that are quick even if disks hang.
     async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn Manager) -> T + Send + 'static,
-    ) -> Answer<T> {
+    ) -> HandlerResult<T> {
         let manager = self.manager.clone();
         spawn_blocking(move || call(&*manager))
             .await
-            .map_err(|error| Refusal(stream::fault(&error)))
+            .map_err(|error| ErrorResponse(stream::fault(&error)))
     }
 
     /// Calls the manager on a thread that may block, for a call that may wait for disks.
     async fn call_slowly<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn Manager) -> T + Send + 'static,
-    ) -> Answer<T> {
+    ) -> HandlerResult<T> {
         let permit = permit(&self.slow_calls)?;
         self.call(move |manager| {
             // Held until the call ends, which occupies its thread even without a client.
@@ -142,9 +142,9 @@ impl App {
 }
 
 /// A permit for one more long operation.
-fn permit(permits: &Arc<Semaphore>) -> Answer<OwnedSemaphorePermit> {
+fn permit(permits: &Arc<Semaphore>) -> HandlerResult<OwnedSemaphorePermit> {
     permits.clone().try_acquire_owned().map_err(|_| {
-        Refusal(Problem::new(
+        ErrorResponse(Problem::new(
             ErrorKind::Busy,
             format!("{LONG_OPERATIONS_MAX} operations are already in progress"),
             "retry when one of them is done",
@@ -160,7 +160,7 @@ const EVENT_LINES: &str = "application/x-ndjson";
 
 /// The description of the control API.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    Description::openapi().merge_from(volumes::Description::openapi())
+    ApiDescription::openapi().merge_from(volumes::VolumesDescription::openapi())
 }
 
 #[derive(OpenApi)]
@@ -193,7 +193,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
         description
     )
 )]
-struct Description;
+struct ApiDescription;
 
 /// Shows the status of the server and its volumes
 #[utoipa::path(get, path = paths::STATUS, tag = "server",
@@ -201,7 +201,7 @@ struct Description;
         (status = 200, description = "The status", body = Status),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn status(State(app): State<App>) -> Answer<Json<Status>> {
+async fn status(State(app): State<ControlState>) -> HandlerResult<Json<Status>> {
     app.call(|manager| manager.status()).await.map(Json)
 }
 
@@ -211,7 +211,7 @@ async fn status(State(app): State<App>) -> Answer<Json<Status>> {
         (status = 200, description = "The statistics", body = Statistics),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn statistics(State(app): State<App>) -> Answer<Json<Statistics>> {
+async fn statistics(State(app): State<ControlState>) -> HandlerResult<Json<Statistics>> {
     app.call(|manager| manager.statistics().all()).await.map(Json)
 }
 
@@ -222,7 +222,10 @@ async fn statistics(State(app): State<App>) -> Answer<Json<Statistics>> {
         (status = 200, description = "The intervals", body = History),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn history(State(app): State<App>, Fine(fine): Fine) -> Answer<Json<History>> {
+async fn history(
+    State(app): State<ControlState>,
+    Fine(fine): Fine,
+) -> HandlerResult<Json<History>> {
     let found = app.call(move |manager| manager.statistics().history(None, fine)).await?;
     Ok(Json(found.unwrap_or_default()))
 }
@@ -233,7 +236,7 @@ async fn history(State(app): State<App>, Fine(fine): Fine) -> Answer<Json<Histor
         (status = 200, description = "The slow requests", body = SlowRequests),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn slow(State(app): State<App>) -> Answer<Json<SlowRequests>> {
+async fn slow(State(app): State<ControlState>) -> HandlerResult<Json<SlowRequests>> {
     let slow = app.call(|manager| manager.slow_requests(None)).await?;
     Ok(Json(slow.unwrap_or_default()))
 }
@@ -245,7 +248,9 @@ async fn slow(State(app): State<App>) -> Answer<Json<SlowRequests>> {
             content_type = "text/plain; version=0.0.4; charset=utf-8"),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn metrics(State(app): State<App>) -> Answer<([(HeaderName, &'static str); 1], String)> {
+async fn metrics(
+    State(app): State<ControlState>,
+) -> HandlerResult<([(HeaderName, &'static str); 1], String)> {
     let text = app.call(|manager| crate::metrics(&manager.measurements())).await?;
     Ok(([(CONTENT_TYPE, METRICS_TYPE)], text))
 }
@@ -261,9 +266,9 @@ async fn metrics(State(app): State<App>) -> Answer<([(HeaderName, &'static str);
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 async fn set_server(
-    State(app): State<App>,
-    Body(settings): Body<ServerSettings>,
-) -> Answer<Json<Memory>> {
+    State(app): State<ControlState>,
+    JsonBody(settings): JsonBody<ServerSettings>,
+) -> HandlerResult<Json<Memory>> {
     let change = server_change(&settings)?;
     if change.is_empty() {
         return Err(unchanged("memory=1GiB"));
@@ -273,8 +278,8 @@ async fn set_server(
 }
 
 /// The refusal of a request that names no setting.
-fn unchanged(example: &str) -> Refusal {
-    Refusal(Problem::new(
+fn unchanged(example: &str) -> ErrorResponse {
+    ErrorResponse(Problem::new(
         ErrorKind::BadRequest,
         "the request changes nothing",
         format!("name a setting and its new value, such as {example}"),
@@ -290,7 +295,7 @@ fn unchanged(example: &str) -> Refusal {
         (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn stop(State(app): State<App>, Force(force): Force) -> Response {
+async fn stop(State(app): State<ControlState>, Force(force): Force) -> Response {
     tracing::info!(force, "request to stop");
     app.operate(move |manager, progress| manager.stop(force, progress)).await
 }
@@ -303,7 +308,7 @@ async fn stop(State(app): State<App>, Force(force): Force) -> Response {
         (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn reload(State(app): State<App>) -> Response {
+async fn reload(State(app): State<ControlState>) -> Response {
     tracing::info!("request to reload the configuration");
     app.operate(|manager, _| manager.reload(false)).await
 }
@@ -314,7 +319,7 @@ async fn reload(State(app): State<App>) -> Response {
         (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn reload_remove(State(app): State<App>) -> Response {
+async fn reload_remove(State(app): State<ControlState>) -> Response {
     tracing::info!("request to reload the configuration and to remove volumes");
     app.operate(|manager, _| manager.reload(true)).await
 }
@@ -325,7 +330,7 @@ async fn reload_remove(State(app): State<App>) -> Response {
         (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn upgrade(State(app): State<App>) -> Response {
+async fn upgrade(State(app): State<ControlState>) -> Response {
     tracing::info!("request to upgrade: hand the pool over to a new server");
     app.operate(|manager, _| manager.upgrade()).await
 }
@@ -340,7 +345,7 @@ async fn upgrade(State(app): State<App>) -> Response {
         (status = 200, description = "The report", body = DrillReport),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn drill(State(app): State<App>) -> Answer<Json<DrillReport>> {
+async fn drill(State(app): State<ControlState>) -> HandlerResult<Json<DrillReport>> {
     tracing::info!("request to rehearse a power failure");
     Ok(Json(app.call_slowly(|manager| manager.drill()).await??))
 }
@@ -351,7 +356,7 @@ async fn drill(State(app): State<App>) -> Answer<Json<DrillReport>> {
         (status = 200, description = "The progress", body = AnalysisStatus),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn analysis(State(app): State<App>) -> Answer<Json<AnalysisStatus>> {
+async fn analysis(State(app): State<ControlState>) -> HandlerResult<Json<AnalysisStatus>> {
     app.call(|manager| manager.analysis().status()).await.map(Json)
 }
 
@@ -361,7 +366,7 @@ async fn analysis(State(app): State<App>) -> Answer<Json<AnalysisStatus>> {
         (status = 200, description = "The analysis", body = Analysis),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn analysis_result(State(app): State<App>) -> Answer<Json<Analysis>> {
+async fn analysis_result(State(app): State<ControlState>) -> HandlerResult<Json<Analysis>> {
     app.call(|manager| manager.analysis().result()).await.map(Json)
 }
 
@@ -377,9 +382,9 @@ async fn analysis_result(State(app): State<App>) -> Answer<Json<Analysis>> {
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 async fn start_analysis(
-    State(app): State<App>,
-    Body(request): Body<AnalysisRequest>,
-) -> Answer<(StatusCode, Json<AnalysisStatus>)> {
+    State(app): State<ControlState>,
+    JsonBody(request): JsonBody<AnalysisRequest>,
+) -> HandlerResult<(StatusCode, Json<AnalysisStatus>)> {
     tracing::info!(?request, "request to analyze the benefit");
     let status = app.call_slowly(move |manager| manager.analysis().start(request)).await??;
     Ok((StatusCode::CREATED, Json(status)))
@@ -391,7 +396,7 @@ async fn start_analysis(
         (status = 200, description = "The progress", body = AnalysisStatus),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn stop_analysis(State(app): State<App>) -> Answer<Json<AnalysisStatus>> {
+async fn stop_analysis(State(app): State<ControlState>) -> HandlerResult<Json<AnalysisStatus>> {
     tracing::info!("request to stop the analysis");
     Ok(Json(app.call_slowly(|manager| manager.analysis().stop()).await??))
 }
@@ -408,8 +413,12 @@ async fn stop_analysis(State(app): State<App>) -> Answer<Json<AnalysisStatus>> {
         (status = 200, description = "The trace", body = String, content_type = "text/csv"),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn trace(State(app): State<App>, Body(request): Body<TraceRequest>) -> Response {
-    let permit = recording::check(&request).map_err(Refusal).and_then(|()| permit(&app.operations));
+async fn trace(
+    State(app): State<ControlState>,
+    JsonBody(request): JsonBody<TraceRequest>,
+) -> Response {
+    let permit =
+        recording::check(&request).map_err(ErrorResponse).and_then(|()| permit(&app.operations));
     let permit = match permit {
         Ok(permit) => permit,
         Err(refusal) => return refusal.into_response(),
@@ -425,24 +434,24 @@ async fn description() -> Json<utoipa::openapi::OpenApi> {
     Json(openapi())
 }
 
-async fn local_only() -> Refusal {
-    Refusal(Problem::new(
+async fn local_only() -> ErrorResponse {
+    ErrorResponse(Problem::new(
         ErrorKind::Forbidden,
         "this request is accepted at the control socket only",
         "use the command forebay on that machine",
     ))
 }
 
-async fn not_found() -> Refusal {
-    Refusal(Problem::new(
+async fn not_found() -> ErrorResponse {
+    ErrorResponse(Problem::new(
         ErrorKind::NotFound,
         "unknown path",
         "see the description at /v1/openapi.json",
     ))
 }
 
-async fn method_not_allowed() -> Refusal {
-    Refusal(Problem::new(
+async fn method_not_allowed() -> ErrorResponse {
+    ErrorResponse(Problem::new(
         ErrorKind::MethodNotAllowed,
         "this path does not support this method",
         "see the description at /v1/openapi.json",

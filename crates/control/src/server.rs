@@ -8,14 +8,14 @@ use tokio::sync::oneshot;
 /// Time limit for answers still being sent when the server stops. The answer to `stop` is one line.
 const DRAIN_SECONDS_MAX: u64 = 2;
 
-/// A listening control server. Connections wait until [`Server::run`] accepts them.
+/// A listening control server. Connections wait until [`ControlServer::run`] accepts them.
 #[derive(Debug)]
-pub struct Server {
+pub struct ControlServer {
     listener: UnixListener,
     file: SocketFile,
 }
 
-impl Server {
+impl ControlServer {
     /// Listens at the control socket of `state`, which only the daemon's user may open. The stale
     /// socket of a killed daemon is replaced.
     pub fn bind(state: &StateDir) -> Result<Self, ControlError> {

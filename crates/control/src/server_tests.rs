@@ -28,7 +28,7 @@ impl Daemon {
     fn start(volumes: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let state = StateDir::take(directory.path()).unwrap();
-        let server = Server::bind(&state).unwrap();
+        let server = ControlServer::bind(&state).unwrap();
         let socket = state.control_socket();
         let fake = Arc::new(FakeManager::new(volumes));
         let manager = fake.clone();

@@ -3,7 +3,7 @@
 //! Only the latest progress is kept, so a slow client takes no memory and misses some lines. If the
 //! client disconnects, the operation continues without it.
 
-use crate::{ProgressFn, answer::Refusal};
+use crate::{ProgressFn, answer::ErrorResponse};
 use axum::{
     body::{Body, Bytes},
     http::header,
@@ -30,9 +30,9 @@ pub(crate) async fn answer<F>(operation: F) -> Response
 where
     F: FnOnce(ProgressFn<'_>) -> Result<(), Problem> + Send + 'static,
 {
-    let mut follower = Follower::start(operation);
+    let mut follower = ProgressFollower::start(operation);
     let first = match follower.next().await {
-        Event::Error(problem) => return Refusal(problem).into_response(),
+        Event::Error(problem) => return ErrorResponse(problem).into_response(),
         event => event,
     };
     let (sender, body) = Channel::new(1);
@@ -41,7 +41,7 @@ where
 }
 
 /// Converts the progress and the result of one operation into events.
-struct Follower {
+struct ProgressFollower {
     /// The latest progress; `None` before any was reported.
     progress: watch::Receiver<Option<Progress>>,
     task: JoinHandle<Result<(), Problem>>,
@@ -51,7 +51,7 @@ struct Follower {
     next_progress: Instant,
 }
 
-impl Follower {
+impl ProgressFollower {
     fn start<F>(operation: F) -> Self
     where
         F: FnOnce(ProgressFn<'_>) -> Result<(), Problem> + Send + 'static,

@@ -17,13 +17,13 @@ const CODEWORD_BYTES: usize = GROUP_BYTES + GROUP_PARITY_BYTES;
 
 /// The errors of one group.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Errors {
+pub struct GroupErrors {
     count: usize,
     /// For each error, the index of the byte (parity after data) and the value to XOR.
     bytes: [(usize, u8); CORRECTABLE_BYTES],
 }
 
-impl Errors {
+impl GroupErrors {
     /// For each error, the index of the byte (parity after data) and the value to XOR.
     pub fn bytes(&self) -> &[(usize, u8)] {
         &self.bytes[..self.count]
@@ -32,11 +32,11 @@ impl Errors {
 
 /// Finds the errors in a group whose stored and computed parity differ by `remainder`. `None` if
 /// the group is not correctable: more than six bytes are wrong.
-pub fn decode(remainder: &[u8; GROUP_PARITY_BYTES]) -> Option<Errors> {
+pub fn decode(remainder: &[u8; GROUP_PARITY_BYTES]) -> Option<GroupErrors> {
     let syndromes = syndromes(remainder);
     let (locator, count) = locator(&syndromes)?;
     let evaluator = evaluator(&syndromes, &locator);
-    let mut errors = Errors::default();
+    let mut errors = GroupErrors::default();
     for byte in 0..CODEWORD_BYTES {
         let exponent = CODEWORD_BYTES - 1 - byte;
         let inverse = divide(1, power(exponent));

@@ -66,7 +66,7 @@ pub type SectorParity = [u8; SECTOR_PARITY_BYTES];
 /// The result of checking data and parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// No errors.
     Clean,
     /// Errors in data or parity were corrected.
@@ -136,14 +136,14 @@ impl Code {
 
     /// Corrects errors in `line` and `parity`, in each group that is correctable. A group with more
     /// than six wrong bytes may be miscorrected; [`Code::repair`] detects that.
-    pub fn correct(self, line: &mut Line, parity: &mut LineParity) -> Outcome {
+    pub fn correct(self, line: &mut Line, parity: &mut LineParity) -> CheckOutcome {
         let mut fresh = [0; LINE_PARITY_BYTES];
         self.encode(line, &mut fresh);
         correct(line, parity, &fresh)
     }
 
     /// As [`Code::correct`], for a sector.
-    pub fn correct_sector(self, sector: &mut Sector, parity: &mut SectorParity) -> Outcome {
+    pub fn correct_sector(self, sector: &mut Sector, parity: &mut SectorParity) -> CheckOutcome {
         let mut fresh = [0; SECTOR_PARITY_BYTES];
         self.encode_sector(sector, &mut fresh);
         correct(sector, parity, &fresh)
@@ -159,17 +159,17 @@ impl Code {
         parity: &mut LineParity,
         seed: u64,
         expected: u32,
-    ) -> Outcome {
+    ) -> CheckOutcome {
         let matches = |line: &Line| checksum(seed, line) == expected;
         let found = (*line, *parity);
         let is_intact = matches(line);
-        let outcome = if is_intact { Outcome::Clean } else { self.correct(line, parity) };
-        if is_intact || (outcome != Outcome::Clean && matches(line)) {
+        let outcome = if is_intact { CheckOutcome::Clean } else { self.correct(line, parity) };
+        if is_intact || (outcome != CheckOutcome::Clean && matches(line)) {
             self.encode(line, parity);
             return repaired([(&found.0, line), (&found.1, parity)]);
         }
         (*line, *parity) = found;
-        Outcome::Uncorrectable { groups: self.damaged(line, parity) }
+        CheckOutcome::Uncorrectable { groups: self.damaged(line, parity) }
     }
 
     /// As [`Code::repair`], for a sector.
@@ -179,17 +179,18 @@ impl Code {
         parity: &mut SectorParity,
         seed: u64,
         expected: u32,
-    ) -> Outcome {
+    ) -> CheckOutcome {
         let matches = |sector: &Sector| checksum(seed, sector) == expected;
         let found = (*sector, *parity);
         let is_intact = matches(sector);
-        let outcome = if is_intact { Outcome::Clean } else { self.correct_sector(sector, parity) };
-        if is_intact || (outcome != Outcome::Clean && matches(sector)) {
+        let outcome =
+            if is_intact { CheckOutcome::Clean } else { self.correct_sector(sector, parity) };
+        if is_intact || (outcome != CheckOutcome::Clean && matches(sector)) {
             self.encode_sector(sector, parity);
             return repaired([(&found.0, sector), (&found.1, parity)]);
         }
         (*sector, *parity) = found;
-        Outcome::Uncorrectable { groups: self.damaged_sector(sector, parity) }
+        CheckOutcome::Uncorrectable { groups: self.damaged_sector(sector, parity) }
     }
 
     /// Whether the implementation computes the same parity as the portable one.
@@ -229,7 +230,7 @@ fn differing(parity: &[u8], fresh: &[u8]) -> u64 {
 }
 
 /// Corrects `data` and `parity` of some sectors. `fresh` is the parity of the present data.
-fn correct(data: &mut [u8], parity: &mut [u8], fresh: &[u8]) -> Outcome {
+fn correct(data: &mut [u8], parity: &mut [u8], fresh: &[u8]) -> CheckOutcome {
     let damaged = differing(parity, fresh);
     let (mut bytes, mut lost) = (0, 0);
     let mut rest = damaged;
@@ -254,9 +255,9 @@ fn correct(data: &mut [u8], parity: &mut [u8], fresh: &[u8]) -> Outcome {
         }
     }
     match (damaged, lost) {
-        (0, _) => Outcome::Clean,
-        (_, 0) => Outcome::Corrected { bytes },
-        _ => Outcome::Uncorrectable { groups: lost },
+        (0, _) => CheckOutcome::Clean,
+        (_, 0) => CheckOutcome::Corrected { bytes },
+        _ => CheckOutcome::Uncorrectable { groups: lost },
     }
 }
 
@@ -267,12 +268,12 @@ const fn parity_at(group: usize, byte: usize) -> usize {
 }
 
 /// The outcome of a successful repair, from the content before and after it.
-fn repaired(pieces: [(&[u8], &[u8]); 2]) -> Outcome {
+fn repaired(pieces: [(&[u8], &[u8]); 2]) -> CheckOutcome {
     let changed = |(before, after): (&[u8], &[u8])| {
         if before == after { 0 } else { before.iter().zip(after).filter(|(a, b)| a != b).count() }
     };
     match pieces.into_iter().map(changed).sum::<usize>() as u32 {
-        0 => Outcome::Clean,
-        bytes => Outcome::Corrected { bytes },
+        0 => CheckOutcome::Clean,
+        bytes => CheckOutcome::Corrected { bytes },
     }
 }

@@ -11,7 +11,7 @@
 //! content that matches its parity is detected except for one case in 2^27, instead of 2^32.
 
 use crate::checksum::{checksum, checksum_sectors};
-use crate::{Code, LINE_PARITY_BYTES, Line, LineParity, Outcome, Sector};
+use crate::{CheckOutcome, Code, LINE_PARITY_BYTES, Line, LineParity, Sector};
 use forebay_types::{SECTOR_BYTES, SECTORS_PER_LINE};
 
 /// Wrong bits in a stored seal that count as damage to the seal alone.
@@ -81,9 +81,9 @@ impl Code {
                 continue;
             }
             match self.correct_sector(sector as &mut Sector, parity) {
-                Outcome::Clean => {}
-                Outcome::Corrected { .. } => changed |= bit,
-                Outcome::Uncorrectable { .. } => lost |= bit,
+                CheckOutcome::Clean => {}
+                CheckOutcome::Corrected { .. } => changed |= bit,
+                CheckOutcome::Uncorrectable { .. } => lost |= bit,
             }
         }
         if lost != 0 {

@@ -163,7 +163,7 @@ fn corrects_every_single_wrong_byte() {
             }
             assert_eq!(code.damaged(&bad_line, &bad_parity).count_ones(), 1);
             let outcome = code.correct(&mut bad_line, &mut bad_parity);
-            assert_eq!(outcome, Outcome::Corrected { bytes: 1 });
+            assert_eq!(outcome, CheckOutcome::Corrected { bytes: 1 });
             assert!(bad_line == line && bad_parity == parity);
         }
     }
@@ -192,9 +192,9 @@ fn up_to_six_wrong_bytes(rounds: usize, seed: u64) {
         let code = codes[round % codes.len()];
         assert_eq!(code.damaged(&bad_line, &bad_parity), groups);
         let outcome = code.correct(&mut bad_line, &mut bad_parity);
-        assert_eq!(outcome, Outcome::Corrected { bytes }, "round {round}");
+        assert_eq!(outcome, CheckOutcome::Corrected { bytes }, "round {round}");
         assert!(bad_line == line && bad_parity == parity, "round {round}");
-        assert_eq!(code.correct(&mut bad_line, &mut bad_parity), Outcome::Clean);
+        assert_eq!(code.correct(&mut bad_line, &mut bad_parity), CheckOutcome::Clean);
     }
 }
 
@@ -225,12 +225,12 @@ fn more_than_six_wrong_bytes(rounds: usize, seed: u64) -> usize {
         let (damaged_line, damaged_parity) = (bad_line, bad_parity);
         match code.correct(&mut bad_line, &mut bad_parity) {
             // Thirteen wrong bytes can form another codeword; fewer cannot.
-            Outcome::Clean => assert!(count > 12),
-            Outcome::Uncorrectable { groups } => {
+            CheckOutcome::Clean => assert!(count > 12),
+            CheckOutcome::Uncorrectable { groups } => {
                 assert_eq!(groups, 1 << group);
                 assert!(bad_line == damaged_line && bad_parity == damaged_parity);
             }
-            Outcome::Corrected { bytes } => {
+            CheckOutcome::Corrected { bytes } => {
                 // Miscorrected to another codeword, at least 13 bytes from the right one.
                 miscorrected += 1;
                 assert!(bytes <= 6 && bytes as usize + count >= 13);
@@ -240,7 +240,7 @@ fn more_than_six_wrong_bytes(rounds: usize, seed: u64) -> usize {
         }
         let (mut bad_line, mut bad_parity) = (damaged_line, damaged_parity);
         match code.repair(&mut bad_line, &mut bad_parity, 9, sum) {
-            Outcome::Uncorrectable { .. } => {
+            CheckOutcome::Uncorrectable { .. } => {
                 assert!(bad_line == damaged_line && bad_parity == damaged_parity);
             }
             // Only parity was damaged.
@@ -307,22 +307,22 @@ fn repair_trusts_the_checksum() {
     let parity = parity_of(&line);
     let sum = checksum(5, &line);
     let (mut line2, mut parity2) = (line, parity);
-    assert_eq!(code.repair(&mut line2, &mut parity2, 5, sum), Outcome::Clean);
+    assert_eq!(code.repair(&mut line2, &mut parity2, 5, sum), CheckOutcome::Clean);
     // With intact data, even uncorrectable parity is repaired.
     parity2.fill(0x55);
     let wrong = parity.iter().filter(|byte| **byte != 0x55).count() as u32;
     let outcome = code.repair(&mut line2, &mut parity2, 5, sum);
-    assert_eq!(outcome, Outcome::Corrected { bytes: wrong });
+    assert_eq!(outcome, CheckOutcome::Corrected { bytes: wrong });
     assert!(line2 == line && parity2 == parity);
     // Damaged data in one group, uncorrectable parity in another.
     numbers.damage(&mut line2, &mut parity2, 3, 6);
     (0..12).for_each(|byte| parity2[parity_at(9, byte)] ^= 0xff);
     let outcome = code.repair(&mut line2, &mut parity2, 5, sum);
-    assert_eq!(outcome, Outcome::Corrected { bytes: 18 });
+    assert_eq!(outcome, CheckOutcome::Corrected { bytes: 18 });
     assert!(line2 == line && parity2 == parity);
     // Intact, but misplaced data: the right content is unknown.
     let outcome = code.repair(&mut line2, &mut parity2, 6, sum);
-    assert_eq!(outcome, Outcome::Uncorrectable { groups: 0 });
+    assert_eq!(outcome, CheckOutcome::Uncorrectable { groups: 0 });
     assert!(line2 == line && parity2 == parity);
 }
 
@@ -339,11 +339,11 @@ fn partly_repairable_line_is_left_unchanged() {
     }
     let found = bad_line;
     let outcome = code.repair(&mut bad_line, &mut bad_parity, 5, checksum(5, &line));
-    assert_eq!(outcome, Outcome::Uncorrectable { groups: 0b101 });
+    assert_eq!(outcome, CheckOutcome::Uncorrectable { groups: 0b101 });
     assert!(bad_line == found && bad_parity == parity);
     // `correct` uses no checksum, and corrects the other group.
     let outcome = code.correct(&mut bad_line, &mut bad_parity);
-    assert_eq!(outcome, Outcome::Uncorrectable { groups: 0b100 });
+    assert_eq!(outcome, CheckOutcome::Uncorrectable { groups: 0b100 });
     assert_eq!(bad_line[0], line[0]);
 }
 
@@ -384,12 +384,12 @@ proptest! {
             let lost = groups_with(|wrong| wrong > 6);
             let bytes = groups.values().map(|wrong| wrong.len() as u32).sum();
             if damaged == 0 {
-                prop_assert_eq!(outcome, Outcome::Clean);
+                prop_assert_eq!(outcome, CheckOutcome::Clean);
             } else if lost != 0 {
-                prop_assert_eq!(outcome, Outcome::Uncorrectable { groups: lost });
+                prop_assert_eq!(outcome, CheckOutcome::Uncorrectable { groups: lost });
                 continue;
             } else {
-                prop_assert_eq!(outcome, Outcome::Corrected { bytes });
+                prop_assert_eq!(outcome, CheckOutcome::Corrected { bytes });
             }
             prop_assert_eq!(repaired, outcome);
             prop_assert!(bad_sector == *sector && bad_parity == parity);

@@ -7,7 +7,7 @@
 //! - I/Os, which the driver starts and reports back through [`crate::Shard::complete`];
 //! - answers to parts of requests.
 
-use crate::index::key::mask_runs;
+use crate::line::key::mask_runs;
 use crate::{LineHits, LineKey, Seal, Slot};
 use forebay_types::{ByteRange, Few, IoError, IoResult, SECTOR_BYTES, VolumeId};
 

@@ -10,8 +10,8 @@
 //! A shard is made of components, each of which owns its state:
 //! - `index`: the line table, the slots, the eviction policy, and the sets of dirty and of unsealed
 //!   slots;
-//! - `slabs`, inside the index: the ranges of slots whose memory is given back and taken again, and
-//!   the free slots of each;
+//! - `slabs`, part of the index: the ranges of slots whose memory is given back and taken again,
+//!   and the free slots of each;
 //! - `ops`: operations in flight, and writes held back until another write to their stripe
 //!   completes;
 //! - `writeback`: for each volume, the dirty lines in ascending order and the destage schedule; for
@@ -19,11 +19,12 @@
 //! - `integrity`: seals, parity and the patrol;
 //! - `volume`: the settings and counters of each volume.
 //!
-//! `lines` makes the changes of a line that concern several components. `modes` (reads, writes,
-//! erases), `writeback::destage` and `ops::complete` work on one volume through it;
-//! `slabs::resize` works on the lines of all volumes. `shard` is the interface to the driver and
-//! contains little logic. It lends the driver components for queries, among them the state of a
-//! volume ([`Shard::volume`]) and the slots ([`Shard::slots`]).
+//! `line` has what all components name: keys, the entries of the table, seals. `lines` makes the
+//! changes of a line that concern several components. `modes` (reads, writes, erases), `destage`
+//! and `complete` work on one volume through it; `resize` works on the lines of all volumes.
+//! `shard` is the interface to the driver and contains little logic. It lends the driver components
+//! for queries, among them the state of a volume ([`Shard::volume`]) and the slots
+//! ([`Shard::slots`]).
 //!
 //! Invariants ([`Shard::self_check`] checks the first three):
 //! - a line is in at most one resident slot, and an indexed slot holds the line it is indexed for;
@@ -38,12 +39,16 @@
 //! metadata. A request that covers several lines looks up each of them.
 
 mod action;
+mod complete;
 mod counters;
+mod destage;
 mod index;
 mod integrity;
+mod line;
 mod lines;
 mod modes;
 mod ops;
+mod resize;
 mod sabotage;
 mod shard;
 mod slabs;
@@ -57,17 +62,18 @@ pub use action::{
 };
 pub use counters::VolumeCounters;
 pub use index::Slots;
-pub use index::key::LineKey;
 pub use index::lookup::Hints;
-pub use index::meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
 pub use index::recover::{Fate, Recovery, TableDamage};
 pub use index::retained::retained_lines_max;
 pub use index::warm::WarmView;
-pub use integrity::parity::{PARITIES_PER_SLOT, ParityPlace};
-pub use integrity::{Inspection, PatrolCounters, Seal, Verdict, Work};
+pub use integrity::{Inspection, PatrolCounters, Verdict, Work};
+pub use line::key::LineKey;
+pub use line::meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
+pub use line::seal::{PARITIES_PER_SLOT, ParityPlace, Seal};
 pub use modes::erase::{EraseKind, EraseOutcome};
 pub use modes::read::{PreloadKind, PreloadOutcome, ReadOutcome};
-pub use modes::{Protection, Record, WriteOutcome, WriteTerms};
+pub use modes::{Record, WriteOutcome, WriteTerms};
+pub use resize::ResizeStep;
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;
 pub use shard::pins::Pinned;
@@ -75,10 +81,9 @@ pub use shard::{
     Shard, ShardUsage, begin_forecast, checkpoint, dirty_lines_in, end_former_forecasts,
     limits_of_size,
 };
-pub use slabs::resize::ResizeStep;
 pub use slabs::{Slab, Slabs};
 pub use uncached::{Arm, LineHits, Uncached};
-pub use volume::ShardVolume;
+pub use volume::{Protection, ShardVolume};
 pub use writeback::dirty::DirtyLine;
 pub use writeback::elevator::Elevator;
 pub use writeback::quota::{Quota, ShardConfig};

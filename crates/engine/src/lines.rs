@@ -7,13 +7,12 @@
 
 use crate::index::Slots;
 use crate::index::buffered;
-use crate::index::key::LineKey;
-use crate::index::meta::{BUFFERED, DETACHED, FROZEN, LineTable, SEALED};
-use crate::integrity::Integrity;
-use crate::ops::{Op, OpKind, Ops, WaitFor};
+use crate::integrity::ShardIntegrity;
+use crate::line::key::LineKey;
+use crate::line::meta::{BUFFERED, DETACHED, FROZEN, LineTable, SEALED};
+use crate::ops::{LineOp, OpKind, Ops, WaitFor};
 use crate::sabotage::{Planted, PlantedBug};
 use crate::volume::ShardVolume;
-use crate::writeback::destage::Destager;
 use crate::writeback::quota::Quota;
 use crate::{
     IoId, LineMeta, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Protection, Slot, Verdict,
@@ -28,7 +27,7 @@ pub(crate) struct VolumeLines<'a, M> {
     pub quota: &'a mut Quota,
     pub index: &'a mut Slots<M>,
     pub ops: &'a mut Ops,
-    pub integrity: &'a mut Integrity,
+    pub integrity: &'a mut ShardIntegrity,
     pub planted: Planted,
 }
 
@@ -67,7 +66,7 @@ pub(crate) fn drop_clean<M: LineTable>(
 pub(crate) fn forget_clean<M: LineTable>(
     index: &mut Slots<M>,
     ops: &Ops,
-    integrity: &Integrity,
+    integrity: &ShardIntegrity,
     volume: VolumeId,
     out: &mut Outbox,
 ) {
@@ -96,12 +95,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    pub(crate) const fn destager(&mut self) -> Destager<'_, M> {
-        Destager::new(self.reborrow())
-    }
-
     /// Starts an operation and counts it.
-    pub(crate) fn start(&mut self, op: Op) -> IoId {
+    pub(crate) fn start(&mut self, op: LineOp) -> IoId {
         assert!(op.volume == self.id, "an operation on {} for a part of {}", op.volume, self.id);
         self.volume.count_start(op.kind, op.lines.len());
         if op.kind == OpKind::Destage {
@@ -162,7 +157,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         closed && !self.planted.is(PlantedBug::ChangeClosedEpoch)
     }
 
-    /// See [`Integrity::verify_before`].
+    /// See [`ShardIntegrity::verify_before`].
     pub(crate) fn verify_before(&self, slot: Slot, rewritten: u8, out: &mut Outbox) {
         self.integrity.verify_before(self.index, slot, rewritten, out);
     }

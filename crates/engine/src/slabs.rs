@@ -20,16 +20,14 @@
 //! A single list of all free slots would have to be searched for those of an emptying slab.
 //! The price: five bytes for each slab, and eight more during a shrink.
 
-pub(crate) mod resize;
-
 use crate::Slot;
-use crate::index::bits::SlotSet;
-use crate::index::meta::NO_SLOT;
-use std::cmp::Reverse;
+use crate::line::bits::SlotSet;
+use crate::line::meta::NO_SLOT;
+use std::cmp::{Ordering, Reverse};
 use std::ops::Range;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SlabState {
     InUse,
     Emptying,
     Empty,
@@ -60,7 +58,7 @@ pub struct Slabs {
     slots: Slot,
     /// Slots of a slab.
     slab_slots: Slot,
-    states: Box<[State]>,
+    states: Box<[SlabState]>,
     /// The first free slot of each slab; [`NO_SLOT`] if there is none.
     free: Box<[Slot]>,
     /// Slabs in use that have a free slot.
@@ -80,17 +78,17 @@ pub struct Slabs {
 
 /// The progress of the search for lines in emptying slabs.
 #[derive(Debug, Default)]
-struct Search {
+pub(crate) struct Search {
     /// The slab to examine next.
-    slab: usize,
+    pub slab: usize,
     /// The first slot in it that was not examined in this round.
-    slot: Slot,
+    pub slot: Slot,
     /// The next entry of the parity places to examine.
-    parity: Slot,
+    pub parity: Slot,
     /// Whether parity was found in an emptying slab.
-    sees_parity: bool,
+    pub sees_parity: bool,
     /// Steps since the last one that dropped or moved something.
-    quiet: usize,
+    pub quiet: usize,
 }
 
 impl Slabs {
@@ -101,7 +99,7 @@ impl Slabs {
         Self {
             slots: slots as Slot,
             slab_slots: slab_slots as Slot,
-            states: vec![State::InUse; slabs].into_boxed_slice(),
+            states: vec![SlabState::InUse; slabs].into_boxed_slice(),
             free: vec![NO_SLOT; slabs].into_boxed_slice(),
             open: SlotSet::new(slabs),
             usable: slots as Slot,
@@ -133,13 +131,22 @@ impl Slabs {
         self.in_use != self.target || self.emptying + self.empty > 0
     }
 
+    /// How the number of slabs in use compares with the target.
+    pub(crate) fn compare_with_target(&self) -> Ordering {
+        self.in_use.cmp(&self.target)
+    }
+
+    pub(crate) const fn is_emptying(&self) -> bool {
+        self.emptying > 0
+    }
+
     /// The slabs that are given back or empty, in ascending order. The data of their slots is void.
     pub fn given_back(&self) -> impl Iterator<Item = Slab> + '_ {
         let numbers = 0..self.states.len();
         numbers.filter(move |&slab| self.is_given_back(slab)).map(move |slab| self.slab(slab))
     }
 
-    fn slab(&self, number: usize) -> Slab {
+    pub(crate) fn slab(&self, number: usize) -> Slab {
         let first = number as Slot * self.slab_slots;
         Slab { number, first, count: self.slab_slots.min(self.slots - first) }
     }
@@ -150,7 +157,7 @@ impl Slabs {
 
     /// Whether a slab is given back or empty.
     pub fn is_given_back(&self, slab: usize) -> bool {
-        matches!(self.states[slab], State::Empty | State::GivenBack)
+        matches!(self.states[slab], SlabState::Empty | SlabState::GivenBack)
     }
 
     /// Whether a resident line may stay in a slot. Lines are only in slabs in use or emptying.
@@ -161,12 +168,12 @@ impl Slabs {
 
     /// Whether a slot may take a line.
     pub(crate) fn is_usable(&self, slot: Slot) -> bool {
-        self.states[self.number_of(slot)] == State::InUse
+        self.states[self.number_of(slot)] == SlabState::InUse
     }
 
     /// Whether any slot in the slab of `slot`, or in a later slab, may take a line.
     pub(crate) fn is_any_usable_from(&self, slot: Slot) -> bool {
-        slot < self.slots && self.states[self.number_of(slot)..].contains(&State::InUse)
+        slot < self.slots && self.states[self.number_of(slot)..].contains(&SlabState::InUse)
     }
 
     /// The end of the slab that contains a slot, if the slab is empty or given back.
@@ -199,14 +206,14 @@ impl Slabs {
     pub(crate) fn push_free(&mut self, slot: Slot) -> Slot {
         let slab = self.number_of(slot);
         assert!(!self.is_given_back(slab), "slot {slot} of a slab that is given back is freed");
-        if self.states[slab] == State::InUse {
+        if self.states[slab] == SlabState::InUse {
             self.open.insert(slab as Slot);
         }
         std::mem::replace(&mut self.free[slab], slot)
     }
 
     /// Sets the number of slots that may hold lines, rounded down to whole slabs, but at least one.
-    fn set_target(&mut self, slots: usize) {
+    pub(crate) fn set_target(&mut self, slots: usize) {
         let slabs = slots / self.slab_slots as usize;
         let all = slots >= self.slots as usize;
         self.target = if all { self.states.len() } else { slabs.max(1) };
@@ -222,7 +229,7 @@ impl Slabs {
         while self.values.len() < self.states.len() && examined < slots_max {
             let slab = self.values.len();
             let value = match self.states[slab] {
-                State::InUse => self.slab(slab).slots().map(&value).sum(),
+                SlabState::InUse => self.slab(slab).slots().map(&value).sum(),
                 _ => u64::MAX,
             };
             self.values.push(value);
@@ -234,17 +241,17 @@ impl Slabs {
     /// Begins to empty the least valuable slabs, as many as are in use beyond the target. Of
     /// equally valuable slabs, those with higher numbers go first, because lower slots are used
     /// first.
-    fn choose(&mut self) -> Vec<Slab> {
+    pub(crate) fn choose(&mut self) -> Vec<Slab> {
         let values = std::mem::take(&mut self.values);
         let count = self.in_use.saturating_sub(self.target);
-        let in_use = |slab: &usize| self.states[*slab] == State::InUse;
+        let in_use = |slab: &usize| self.states[*slab] == SlabState::InUse;
         let mut slabs: Vec<usize> = (0..self.states.len()).filter(in_use).collect();
         if (1..slabs.len()).contains(&count) {
             slabs.select_nth_unstable_by_key(count - 1, |&slab| (values[slab], Reverse(slab)));
         }
         slabs.truncate(count);
         for &slab in &slabs {
-            self.states[slab] = State::Emptying;
+            self.states[slab] = SlabState::Emptying;
             self.open.remove(slab as Slot);
             self.usable -= self.slab(slab).count;
         }
@@ -255,31 +262,63 @@ impl Slabs {
     }
 
     /// Takes an emptying slab into use again.
-    fn cancel_emptying(&mut self) -> Option<Slab> {
+    pub(crate) fn cancel_emptying(&mut self) -> Option<Slab> {
         if self.emptying == 0 {
             return None;
         }
-        let found = self.states.iter().position(|&state| state == State::Emptying)?;
+        let found = self.states.iter().position(|&state| state == SlabState::Emptying)?;
         self.emptying -= 1;
         self.begin_use(found);
         Some(self.slab(found))
     }
 
+    pub(crate) const fn search(&self) -> &Search {
+        &self.search
+    }
+
+    pub(crate) const fn search_mut(&mut self) -> &mut Search {
+        &mut self.search
+    }
+
+    /// The emptying slab at which the search continues.
+    pub(crate) fn next_emptying(&mut self) -> Slab {
+        let (count, from) = (self.states.len(), self.search.slab);
+        let mut numbers = (from..count).chain(0..from.min(count));
+        let found = numbers.find(|&slab| self.states[slab] == SlabState::Emptying);
+        let number = found.expect("a slab is being emptied");
+        if number != from {
+            (self.search.slab, self.search.slot) = (number, 0);
+        }
+        self.slab(number)
+    }
+
+    /// Counts a step of the search. Returns whether the last steps have examined everything without
+    /// progress. The parity places take `parity_steps` steps.
+    pub(crate) fn is_search_over(&mut self, progress: bool, parity_steps: usize) -> bool {
+        self.search.quiet = if progress { 0 } else { self.search.quiet + 1 };
+        let round = self.emptying.max(if self.search.sees_parity { parity_steps } else { 0 });
+        let is_over = !progress && self.search.quiet >= round;
+        if is_over {
+            (self.search.quiet, self.search.sees_parity) = (0, false);
+        }
+        is_over
+    }
+
     /// A slab that is given back, to be taken into use again.
-    fn next_given_back(&self) -> Option<Slab> {
-        let found = self.states.iter().position(|&state| state == State::GivenBack)?;
+    pub(crate) fn next_given_back(&self) -> Option<Slab> {
+        let found = self.states.iter().position(|&state| state == SlabState::GivenBack)?;
         Some(self.slab(found))
     }
 
     /// Takes a slab that was given back into use again. Its slots are not free yet.
     pub(crate) fn take_back(&mut self, slab: Slab) {
-        assert!(self.states[slab.number] == State::GivenBack, "{slab:?} is not given back");
+        assert!(self.states[slab.number] == SlabState::GivenBack, "{slab:?} is not given back");
         assert!(self.free[slab.number] == NO_SLOT, "{slab:?} has free slots");
         self.begin_use(slab.number);
     }
 
     fn begin_use(&mut self, slab: usize) {
-        self.states[slab] = State::InUse;
+        self.states[slab] = SlabState::InUse;
         self.in_use += 1;
         self.usable += self.slab(slab).count;
         if self.free[slab] != NO_SLOT {
@@ -289,8 +328,8 @@ impl Slabs {
 
     /// Marks an emptying slab as empty: its free slots are forgotten.
     pub(crate) fn set_empty(&mut self, slab: Slab) {
-        assert!(self.states[slab.number] == State::Emptying, "{slab:?} was not being emptied");
-        self.states[slab.number] = State::Empty;
+        assert!(self.states[slab.number] == SlabState::Emptying, "{slab:?} was not being emptied");
+        self.states[slab.number] = SlabState::Empty;
         self.free[slab.number] = NO_SLOT;
         self.emptying -= 1;
         self.empty += 1;
@@ -301,16 +340,16 @@ impl Slabs {
     /// # Panics
     /// If the slab was not reported as empty.
     pub(crate) fn gave_back(&mut self, slab: Slab) {
-        assert!(self.states[slab.number] == State::Empty, "{slab:?} is not empty");
-        self.states[slab.number] = State::GivenBack;
+        assert!(self.states[slab.number] == SlabState::Empty, "{slab:?} is not empty");
+        self.states[slab.number] = SlabState::GivenBack;
         self.empty -= 1;
     }
 
     /// Marks a slab as given back, because all of its slots in an adopted table are marked. The
     /// target becomes the number of slabs in use.
     pub(crate) fn adopt_given_back(&mut self, slab: usize) {
-        assert!(self.states[slab] == State::InUse && self.free[slab] == NO_SLOT);
-        self.states[slab] = State::GivenBack;
+        assert!(self.states[slab] == SlabState::InUse && self.free[slab] == NO_SLOT);
+        self.states[slab] = SlabState::GivenBack;
         self.in_use -= 1;
         self.usable -= self.slab(slab).count;
         self.target = self.in_use;
@@ -342,19 +381,19 @@ impl Slabs {
         is_away: impl Fn(Slot) -> bool,
     ) -> usize {
         let count = |state| self.states.iter().filter(|&&found| found == state).count();
-        let counts = [State::InUse, State::Emptying, State::Empty].map(count);
+        let counts = [SlabState::InUse, SlabState::Emptying, SlabState::Empty].map(count);
         assert_eq!(counts, [self.in_use, self.emptying, self.empty], "slabs in each state");
         assert!((1..=self.states.len()).contains(&self.target), "a target of {}", self.target);
         let (mut usable, mut free) = (0, 0);
         for slab in self.all() {
             let state = self.states[slab.number];
-            usable += if state == State::InUse { slab.count } else { 0 };
-            let is_away_now = matches!(state, State::Empty | State::GivenBack);
+            usable += if state == SlabState::InUse { slab.count } else { 0 };
+            let is_away_now = matches!(state, SlabState::Empty | SlabState::GivenBack);
             for slot in slab.slots() {
                 assert_eq!(is_away(slot), is_away_now, "slot {slot} of a slab that is {state:?}");
             }
             let mut slot = self.free[slab.number];
-            let is_open = state == State::InUse && slot != NO_SLOT;
+            let is_open = state == SlabState::InUse && slot != NO_SLOT;
             assert_eq!(self.open.contains(slab.number as Slot), is_open, "{slab:?} is {state:?}");
             while slot != NO_SLOT {
                 assert!(slab.slots().contains(&slot) && is_empty(slot), "free slot {slot}");
@@ -369,4 +408,5 @@ impl Slabs {
 }
 
 #[cfg(test)]
+#[path = "slabs_tests.rs"]
 mod tests;

@@ -1,17 +1,29 @@
 //! The volumes of a shard: their settings, counters, and state.
 
 use crate::index::Slots;
-use crate::index::meta::{BUFFERED, LineTable};
+use crate::line::meta::{BUFFERED, LineTable};
 use crate::ops::trial::Trial;
 use crate::ops::{OpKind, Ops};
 use crate::sabotage::{Planted, PlantedBug};
 use crate::writeback::Writeback;
-use crate::{Elevator, LineKey, Part, Protection, Slot, VolumeCounters};
+use crate::{Elevator, LineKey, Part, Slot, VolumeCounters};
 use forebay_policy::{CurveConfig, CurveEstimator, MissRatioCurve, Pace};
 use forebay_types::{
     ByteRange, HoldOut, LINE_BYTES, Mode, REGION_BYTES, Stripes, UnsafeUps, VolumeId,
 };
 use std::sync::Arc;
+
+/// What preserves acknowledged data that is not on the disk yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protection {
+    /// Nothing. Data that must be on stable storage is written to the disk.
+    #[default]
+    None,
+    /// A journal. It records every change, and counts as stable storage.
+    Journal,
+    /// A UPS that bridges a power failure. The pool counts as stable storage.
+    Power,
+}
 
 /// A volume in one shard: its settings, its counters, and its dirty lines. Borrowed from
 /// [`crate::Shard::volume`] or [`crate::Shard::volume_mut`].
@@ -437,7 +449,7 @@ impl ShardVolume {
 
 /// The volumes, indexed by their numbers.
 #[derive(Debug)]
-pub(crate) struct Volumes {
+pub(crate) struct ShardVolumes {
     states: Vec<Option<ShardVolume>>,
     /// The lines of the shard.
     capacity: usize,
@@ -445,7 +457,7 @@ pub(crate) struct Volumes {
     unclaimed: Vec<u64>,
 }
 
-impl Volumes {
+impl ShardVolumes {
     /// No volumes, in a shard of `capacity` lines.
     pub(crate) const fn new(capacity: usize) -> Self {
         Self { states: Vec::new(), capacity, unclaimed: Vec::new() }

@@ -12,7 +12,7 @@ mod top;
 #[path = "cli/watch.rs"]
 mod watch;
 
-use forebay_control::{Server, StateDir, fake::FakeManager};
+use forebay_control::{ControlServer, StateDir, fake::FakeManager};
 use forebay_types::{PROGRAM_SETTINGS, VOLUME_SETTINGS};
 use std::{
     path::Path,
@@ -50,7 +50,7 @@ fn with_daemon(volumes: &[&str], test: impl FnOnce(&FakeManager, &dyn Fn(&[&str]
 /// Runs a test against a daemon with this state directory.
 fn with_daemon_at(directory: &Path, volumes: &[&str], test: impl FnOnce(&FakeManager)) {
     let state = StateDir::take(directory).unwrap();
-    let server = Server::bind(&state).unwrap();
+    let server = ControlServer::bind(&state).unwrap();
     let fake = Arc::new(FakeManager::new(volumes));
     let manager = fake.clone();
     let (end, ended) = tokio::sync::oneshot::channel::<()>();

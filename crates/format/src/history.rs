@@ -28,7 +28,7 @@ const SEED: u64 = u64::from_le_bytes(MAGIC);
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RawHeader {
+struct RawHistoryHeader {
     magic: [u8; 8],
     version: U32,
     level: U32,
@@ -60,7 +60,7 @@ struct RawRegion {
     reserved: u8,
 }
 
-const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
+const _: () = assert!(size_of::<RawHistoryHeader>() == HEADER_BYTES);
 const _: () = assert!(size_of::<RawSlot>() == SLOT_RAW_BYTES);
 const _: () = assert!(size_of::<RawRegion>() == REGION_RAW_BYTES);
 
@@ -126,7 +126,7 @@ impl HistoryFile {
         let slots = observed().count() as u32;
         let regions: u64 = self.slots.iter().map(|slot| slot.regions.len() as u64).sum();
         let mut bytes = Vec::with_capacity(history_bytes(slots.into(), regions) as usize);
-        let header = RawHeader {
+        let header = RawHistoryHeader {
             magic: MAGIC,
             version: VERSION.into(),
             level: u32::from(self.level).into(),
@@ -169,7 +169,7 @@ impl HistoryFile {
     /// # Errors
     /// If anything in it is wrong.
     pub fn decode(bytes: &[u8]) -> Result<Self, HistoryError> {
-        let Ok((header, rest)) = RawHeader::read_from_prefix(bytes) else {
+        let Ok((header, rest)) = RawHistoryHeader::read_from_prefix(bytes) else {
             return Err(HistoryError::NoHistory);
         };
         if header.magic != MAGIC {

@@ -16,6 +16,6 @@ mod warm_list;
 pub use checksum::{Checksum, checksum};
 pub use history::{HistoryError, HistoryFile, history_bytes};
 pub use statistics::{
-    Group, Identity, STATISTICS_BYTES_MAX, StatisticsError, StatisticsFile, pack, unpack,
+    Identity, NumberGroup, STATISTICS_BYTES_MAX, StatisticsError, StatisticsFile, pack, unpack,
 };
 pub use warm_list::{WarmDisk, WarmList, WarmListError, warm_list_bytes};

@@ -35,7 +35,7 @@ const IDENTITY_BYTES: usize = 32;
 pub const STATISTICS_BYTES_MAX: u64 = 64 << 20;
 
 /// A name, and how many numbers it has.
-pub type Group = (String, usize);
+pub type NumberGroup = (String, usize);
 
 /// Identifies the volume of an entry: a checksum of its name and backing.
 pub type Identity = [u8; IDENTITY_BYTES];
@@ -44,7 +44,7 @@ pub type Identity = [u8; IDENTITY_BYTES];
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatisticsFile {
     /// The names of the numbers, at most 255 bytes each.
-    pub groups: Vec<Group>,
+    pub groups: Vec<NumberGroup>,
     /// For each volume its numbers in the order of the groups, packed with [`pack`]. At most 4096.
     pub entries: Vec<(Identity, Vec<u8>)>,
 }
@@ -110,7 +110,7 @@ impl StatisticsFile {
         let Some((bytes, sum)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
             return Err(StatisticsError::NoStatistics);
         };
-        let mut rest = Reader(bytes);
+        let mut rest = ByteReader(bytes);
         if rest.take(MAGIC.len()) != Some(&MAGIC[..]) {
             return Err(StatisticsError::NoStatistics);
         }
@@ -126,7 +126,7 @@ impl StatisticsFile {
 
     /// The entries with their numbers, packed, in the order of other groups: numbers of groups that
     /// the file lacks, or has with another count, are zero.
-    pub fn entries_for(self, groups: &[Group]) -> Vec<(Identity, Vec<u8>)> {
+    pub fn entries_for(self, groups: &[NumberGroup]) -> Vec<(Identity, Vec<u8>)> {
         if self.groups == groups {
             return self.entries;
         }
@@ -167,7 +167,7 @@ pub fn pack(numbers: &[u64]) -> Vec<u8> {
 /// Unpacks `count` numbers; `None` if `packed` is not what [`pack`] returns for so many.
 pub fn unpack(packed: &[u8], count: usize) -> Option<Vec<u64>> {
     let mut numbers = vec![0; count];
-    let mut rest = Reader(packed);
+    let mut rest = ByteReader(packed);
     let mut next = 0_usize;
     while !rest.0.is_empty() {
         let at = next.checked_add(usize::try_from(rest.leb128()?).ok()?)?;
@@ -187,9 +187,9 @@ fn push_leb128(mut number: u64, bytes: &mut Vec<u8>) {
 }
 
 /// Untrusted bytes that are left to read.
-struct Reader<'a>(&'a [u8]);
+struct ByteReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;

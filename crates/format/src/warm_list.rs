@@ -28,7 +28,7 @@ const VALUE_BITS: u32 = 8;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RawHeader {
+struct RawWarmListHeader {
     magic: [u8; 8],
     version: U32,
     reserved: U32,
@@ -47,7 +47,7 @@ struct RawGranule {
     lines: U32,
 }
 
-const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
+const _: () = assert!(size_of::<RawWarmListHeader>() == HEADER_BYTES);
 const _: () = assert!(size_of::<RawGranule>() == GRANULE_RAW_BYTES);
 const _: () = assert!((u64::MAX / GRANULE_BYTES) >> (u64::BITS - VALUE_BITS) == 0);
 
@@ -146,7 +146,7 @@ impl WarmList {
     pub fn encode(&self) -> Vec<u8> {
         let count = self.granules.len();
         let mut bytes = Vec::with_capacity(warm_list_bytes(count as u64) as usize);
-        let header = RawHeader {
+        let header = RawWarmListHeader {
             magic: MAGIC,
             version: VERSION.into(),
             reserved: 0.into(),
@@ -177,7 +177,7 @@ impl WarmList {
     /// # Errors
     /// If anything in it is wrong.
     pub fn decode(bytes: &[u8]) -> Result<Self, WarmListError> {
-        let Ok((header, rest)) = RawHeader::read_from_prefix(bytes) else {
+        let Ok((header, rest)) = RawWarmListHeader::read_from_prefix(bytes) else {
             return Err(WarmListError::NoList);
         };
         if header.magic != MAGIC {

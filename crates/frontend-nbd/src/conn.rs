@@ -3,7 +3,7 @@
 
 use crate::intake::{DIRECT_BYTES_MIN, Intake, PartialWrite};
 use crate::listener::peer_of;
-use crate::output::Output;
+use crate::output::ReplyOutput;
 use crate::pieces::Pieces;
 use crate::tls::TlsSession;
 use forebay_frontend::{ClientId, Peer, Refusal};
@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 /// The phase of a connection.
-pub(crate) enum Phase {
+pub(crate) enum ConnPhase {
     /// Negotiating options.
     Handshake(Box<Handshake>),
     /// Serving requests.
@@ -42,7 +42,7 @@ pub(crate) struct Conn {
     pub volume: Option<Box<str>>,
     /// The worker's identifier of the client.
     pub client: ClientId,
-    pub phase: Phase,
+    pub phase: ConnPhase,
     /// The result of the handshake; kept during draining.
     pub terms: Option<Negotiated>,
     /// Bytes not yet parsed: an incomplete header, or input that arrived while paused.
@@ -61,9 +61,9 @@ pub(crate) struct Conn {
     /// A failed or refused request whose reply is still to come.
     pub skip: Option<Skip>,
     /// Replies collected during a turn.
-    pub queued: Output,
+    pub queued: ReplyOutput,
     /// Replies being sent.
-    pub active: Output,
+    pub active: ReplyOutput,
     pub tls: Option<Box<TlsSession>>,
     /// TLS starts when the queued replies have been sent.
     pub tls_next: bool,
@@ -101,7 +101,7 @@ impl Conn {
             listener,
             volume: None,
             client,
-            phase: Phase::Handshake(Box::new(handshake)),
+            phase: ConnPhase::Handshake(Box::new(handshake)),
             terms: None,
             input: Vec::new(),
             partial: None,
@@ -110,8 +110,8 @@ impl Conn {
             intake: None,
             filling: false,
             skip: None,
-            queued: Output::default(),
-            active: Output::default(),
+            queued: ReplyOutput::default(),
+            active: ReplyOutput::default(),
             tls: None,
             tls_next: false,
             tls_closed: false,
@@ -128,7 +128,7 @@ impl Conn {
 
     /// Whether to receive at all.
     pub(crate) const fn wants_input(&self) -> bool {
-        !self.paused && !self.broken && !self.tls_next && !matches!(self.phase, Phase::Draining)
+        !self.paused && !self.broken && !self.tls_next && !matches!(self.phase, ConnPhase::Draining)
     }
 
     /// Whether to receive the next bytes directly into their final place.
@@ -158,8 +158,8 @@ impl Conn {
 
     /// Stops reading. The connection closes once all requests in flight are answered.
     pub(crate) fn drain(&mut self) {
-        if !matches!(self.phase, Phase::Draining) {
-            self.phase = Phase::Draining;
+        if !matches!(self.phase, ConnPhase::Draining) {
+            self.phase = ConnPhase::Draining;
             self.input = Vec::new();
             // The kernel may write to the payload's memory until the call ends.
             if !self.filling {
@@ -172,4 +172,12 @@ impl Conn {
             self.pieces.take_if(is_over);
         }
     }
+}
+
+/// How the parser continues after a step.
+pub(crate) enum Parsed {
+    /// With the bytes after the ones consumed.
+    Consumed(usize),
+    /// Later: the bytes are incomplete, or the connection is paused.
+    Wait,
 }

@@ -1,7 +1,7 @@
 //! Direct receives of long payloads.
 
 use crate::Serving;
-use crate::conn::Phase;
+use crate::conn::ConnPhase;
 use crate::intake::Intake;
 use forebay_frontend::{Sockets, WorkerContext, receive_into};
 use std::io;
@@ -54,7 +54,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             return self.release_abandoned(index, false);
         };
         conn.filling = false;
-        if conn.broken || matches!(conn.phase, Phase::Draining) {
+        if conn.broken || matches!(conn.phase, ConnPhase::Draining) {
             conn.partial = None;
             self.nbd.conns.mark_pending(index);
             return;

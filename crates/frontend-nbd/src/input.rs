@@ -4,9 +4,9 @@
 //! keeps its unparsed input and is paused.
 
 use crate::Serving;
-use crate::conn::{Phase, Skip};
+use crate::conn::{ConnPhase, Parsed, Skip};
 use crate::exports::ExportList;
-use crate::intake::{DIRECT_BYTES_MIN, PartialWrite, Target};
+use crate::intake::{DIRECT_BYTES_MIN, PartialWrite, PayloadTarget};
 use crate::pieces::Pieces;
 use crate::tls::TlsSession;
 use forebay_frontend::{
@@ -18,14 +18,6 @@ use forebay_types::IoError;
 use forebay_volume::{Payload, RequestKind};
 use std::io;
 use std::os::fd::AsRawFd;
-
-/// How the parser continues after a step.
-pub(crate) enum Next {
-    /// With the bytes after the ones consumed.
-    Consumed(usize),
-    /// Later: the bytes are incomplete, or the connection is paused.
-    Wait,
-}
 
 impl<C: WorkerContext> Serving<'_, C> {
     /// Handles received bytes, the end of the stream, or an error. With `more`, receiving continues
@@ -121,7 +113,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         if conn.input.is_empty() {
             let consumed = self.consume(index, bytes);
             if let Some(conn) = self.nbd.conns.get(index)
-                && !matches!(conn.phase, Phase::Draining)
+                && !matches!(conn.phase, ConnPhase::Draining)
             {
                 conn.input.extend_from_slice(&bytes[consumed..]);
             }
@@ -132,7 +124,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         let consumed = self.consume(index, &input);
         input.drain(..consumed);
         if let Some(conn) = self.nbd.conns.get(index)
-            && !matches!(conn.phase, Phase::Draining)
+            && !matches!(conn.phase, ConnPhase::Draining)
         {
             conn.input = input;
         }
@@ -148,22 +140,24 @@ impl<C: WorkerContext> Serving<'_, C> {
             }
             let rest = &bytes[at..];
             let next = match conn.phase {
-                Phase::Draining => return bytes.len(),
-                Phase::Handshake(_) => self.negotiate(index, rest),
-                Phase::Transmission => self.transmit(index, rest),
+                ConnPhase::Draining => return bytes.len(),
+                ConnPhase::Handshake(_) => self.negotiate(index, rest),
+                ConnPhase::Transmission => self.transmit(index, rest),
             };
             match next {
-                Next::Consumed(bytes) => at += bytes,
-                Next::Wait => return at,
+                Parsed::Consumed(bytes) => at += bytes,
+                Parsed::Wait => return at,
             }
         }
     }
 
-    fn negotiate(&mut self, index: u32, bytes: &[u8]) -> Next {
-        let Some(conn) = self.nbd.conns.get(index) else { return Next::Wait };
-        let Phase::Handshake(handshake) = &mut conn.phase else { return Next::Consumed(0) };
+    fn negotiate(&mut self, index: u32, bytes: &[u8]) -> Parsed {
+        let Some(conn) = self.nbd.conns.get(index) else { return Parsed::Wait };
+        let ConnPhase::Handshake(handshake) = &mut conn.phase else {
+            return Parsed::Consumed(0);
+        };
         if conn.tls_next || (conn.paused && !conn.queued.is_empty()) {
-            return Next::Wait;
+            return Parsed::Wait;
         }
         conn.paused = false;
         if self.cx.is_stopping() {
@@ -179,12 +173,12 @@ impl<C: WorkerContext> Serving<'_, C> {
         });
         if advanced.is_err() {
             self.disconnect(index, "internal error in the handshake; see the panic above");
-            return Next::Wait;
+            return Parsed::Wait;
         }
         self.nbd.conns.mark_pending(index);
-        let Some(conn) = self.nbd.conns.get(index) else { return Next::Wait };
+        let Some(conn) = self.nbd.conns.get(index) else { return Parsed::Wait };
         match step {
-            Step::NeedMore if consumed == 0 => return Next::Wait,
+            Step::NeedMore if consumed == 0 => return Parsed::Wait,
             Step::NeedMore => {}
             // Input continues when the replies have been sent, at the end of the turn.
             Step::Flush => conn.paused = true,
@@ -195,7 +189,7 @@ impl<C: WorkerContext> Serving<'_, C> {
                 conn.drain();
             }
         }
-        Next::Consumed(consumed)
+        Parsed::Consumed(consumed)
     }
 
     /// Enters the transmission phase on the volume that the client has chosen.
@@ -208,7 +202,7 @@ impl<C: WorkerContext> Serving<'_, C> {
                 }
             });
             conn.terms = Some(terms);
-            conn.phase = Phase::Transmission;
+            conn.phase = ConnPhase::Transmission;
             conn.deadline = None;
         } else {
             conn.drain();
@@ -216,8 +210,8 @@ impl<C: WorkerContext> Serving<'_, C> {
     }
 
     /// Parses one request, or takes a piece of a payload.
-    fn transmit(&mut self, index: u32, bytes: &[u8]) -> Next {
-        let Some(conn) = self.nbd.conns.get(index) else { return Next::Wait };
+    fn transmit(&mut self, index: u32, bytes: &[u8]) -> Parsed {
+        let Some(conn) = self.nbd.conns.get(index) else { return Parsed::Wait };
         if conn.partial.is_some() {
             return self.fill_partial(index, bytes);
         }
@@ -234,15 +228,15 @@ impl<C: WorkerContext> Serving<'_, C> {
         conn.paused = self.cx.is_full(client, conn.held_bytes());
         if conn.paused {
             self.cx.stop_waiting(client);
-            return Next::Wait;
+            return Parsed::Wait;
         }
-        let Some(terms) = conn.terms else { return Next::Wait };
+        let Some(terms) = conn.terms else { return Parsed::Wait };
         let parse = terms.parse(bytes);
         let (request, header) = match &parse {
-            Parse::NeedMore => return Next::Wait,
+            Parse::NeedMore => return Parsed::Wait,
             Parse::Broken(reason) => {
                 self.disconnect(index, &reason.to_string());
-                return Next::Wait;
+                return Parsed::Wait;
             }
             Parse::Request { request, header_len } => (request, *header_len),
         };
@@ -251,20 +245,20 @@ impl<C: WorkerContext> Serving<'_, C> {
         if request.command == Command::Disconnect {
             conn.drain();
             self.nbd.conns.mark_pending(index);
-            return Next::Wait;
+            return Parsed::Wait;
         }
         if request.error.is_some() {
             let (left, request) = (payload_len as u64, *request);
             conn.skip = Some(Skip { left, request, failed: None });
-            return Next::Consumed(header);
+            return Parsed::Consumed(header);
         }
         match self.begin_pieces(index, request) {
-            Some(true) => return Next::Consumed(header),
-            Some(false) => return Next::Wait,
+            Some(true) => return Parsed::Consumed(header),
+            Some(false) => return Parsed::Wait,
             None => {}
         }
         if !self.admit(index, request) {
-            return Next::Wait;
+            return Parsed::Wait;
         }
         let body = &bytes[header..];
         if body.len() >= payload_len {
@@ -280,9 +274,9 @@ impl<C: WorkerContext> Serving<'_, C> {
             let guess = LookAhead { next: offset(len), second: offset(2 * len), writes };
             self.cx.look_ahead(client, guess);
             self.submit(index, &terms, request, payload);
-            return Next::Consumed(len);
+            return Parsed::Consumed(len);
         }
-        if self.begin_payload(index, *request) { Next::Consumed(header) } else { Next::Wait }
+        if self.begin_payload(index, *request) { Parsed::Consumed(header) } else { Parsed::Wait }
     }
 
     /// Reserves memory for a payload that arrives in pieces. If none is free, pauses the connection
@@ -312,8 +306,8 @@ impl<C: WorkerContext> Serving<'_, C> {
         let is_long = payload_len >= DIRECT_BYTES_MIN;
         let staged = if is_long { self.cx.stage(client, range) } else { None };
         let target = match staged {
-            Some(staged) => Target::Pool(staged),
-            None => Target::Memory(Memory::new(payload_len)),
+            Some(staged) => PayloadTarget::Pool(staged),
+            None => PayloadTarget::Memory(Memory::new(payload_len)),
         };
         let Some(conn) = self.nbd.conns.get(index) else { return };
         let end = timeouts.payload_end(now, payload_len as u64);
@@ -333,12 +327,12 @@ impl<C: WorkerContext> Serving<'_, C> {
         granted
     }
 
-    fn fill_partial(&mut self, index: u32, bytes: &[u8]) -> Next {
-        let Some(conn) = self.nbd.conns.get(index) else { return Next::Wait };
-        let Some(partial) = &mut conn.partial else { return Next::Wait };
+    fn fill_partial(&mut self, index: u32, bytes: &[u8]) -> Parsed {
+        let Some(conn) = self.nbd.conns.get(index) else { return Parsed::Wait };
+        let Some(partial) = &mut conn.partial else { return Parsed::Wait };
         let copied = partial.copy(bytes);
         let is_complete = self.on_payload_progress(index);
-        if is_complete || copied > 0 { Next::Consumed(copied) } else { Next::Wait }
+        if is_complete || copied > 0 { Parsed::Consumed(copied) } else { Parsed::Wait }
     }
 
     /// Submits the write if its payload is complete, and returns whether it is. If not, extends the
@@ -361,20 +355,20 @@ impl<C: WorkerContext> Serving<'_, C> {
     }
 
     /// Discards the payload of a refused request, then answers the request.
-    fn skip_payload(&mut self, index: u32, bytes: &[u8]) -> Next {
-        let Some(conn) = self.nbd.conns.get(index) else { return Next::Wait };
-        let Some(skip) = &mut conn.skip else { return Next::Wait };
+    fn skip_payload(&mut self, index: u32, bytes: &[u8]) -> Parsed {
+        let Some(conn) = self.nbd.conns.get(index) else { return Parsed::Wait };
+        let Some(skip) = &mut conn.skip else { return Parsed::Wait };
         let skipped = skip.left.min(bytes.len() as u64);
         skip.left -= skipped;
         if skip.left > 0 {
-            return if skipped > 0 { Next::Consumed(skipped as usize) } else { Next::Wait };
+            return if skipped > 0 { Parsed::Consumed(skipped as usize) } else { Parsed::Wait };
         }
         let Skip { request, failed, .. } = *skip;
         conn.skip = None;
         if let Some(failure) = failed {
             // The piece that failed is counted already.
             self.reply_refusal(index, &request, failure);
-            return Next::Consumed(skipped as usize);
+            return Parsed::Consumed(skipped as usize);
         }
         let error = request.error.unwrap_or(IoError::Invalid);
         let reason = match error {
@@ -385,7 +379,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             _ => "invalid request: misaligned, out of range, or unknown command",
         };
         self.refuse(index, &request, error, reason);
-        Next::Consumed(skipped as usize)
+        Parsed::Consumed(skipped as usize)
     }
 
     /// Refuses an invalid request.
@@ -458,7 +452,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             }
         };
         conn.tls = Some(Box::new(session));
-        if let Phase::Handshake(handshake) = &mut conn.phase {
+        if let ConnPhase::Handshake(handshake) = &mut conn.phase {
             handshake.tls_established();
         }
         self.update_receiving(index);

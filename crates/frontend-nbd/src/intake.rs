@@ -18,7 +18,7 @@ pub(crate) const DIRECT_BYTES_MIN: usize = 32 << 10;
 pub(crate) const IOVECS_MAX: usize = 1024;
 
 /// The memory that a payload is received into.
-pub(crate) enum Target {
+pub(crate) enum PayloadTarget {
     /// Staged slots of the pool.
     Pool(Staged),
     /// Memory of the request.
@@ -28,7 +28,7 @@ pub(crate) enum Target {
 /// A write with an incomplete payload.
 pub(crate) struct PartialWrite {
     pub request: Request,
-    pub target: Target,
+    pub target: PayloadTarget,
     pub filled: usize,
     /// The deadline of the whole payload.
     pub end: Instant,
@@ -47,10 +47,10 @@ impl PartialWrite {
         let copied = bytes.len().min(self.left());
         let mut rest = &bytes[..copied];
         match &mut self.target {
-            Target::Memory(memory) => {
+            PayloadTarget::Memory(memory) => {
                 memory.bytes_mut()[self.filled..self.filled + copied].copy_from_slice(rest);
             }
-            Target::Pool(staged) => staged.each_piece(self.filled, |start, len| {
+            PayloadTarget::Pool(staged) => staged.each_piece(self.filled, |start, len| {
                 let (now, later) = rest.split_at(len.min(rest.len()));
                 // SAFETY: inside a slot staged for this payload: no other code reads or writes it,
                 // and no call that receives into it is in flight.
@@ -67,8 +67,8 @@ impl PartialWrite {
     pub(crate) fn payload(self) -> (Request, Payload<'static, Memory>) {
         debug_assert_eq!(self.left(), 0);
         let payload = match self.target {
-            Target::Pool(staged) => Payload::Staged(staged.take()),
-            Target::Memory(memory) => Payload::Owned(memory),
+            PayloadTarget::Pool(staged) => Payload::Staged(staged.take()),
+            PayloadTarget::Memory(memory) => Payload::Owned(memory),
         };
         (self.request, payload)
     }
@@ -89,8 +89,8 @@ impl PartialWrite {
             false
         };
         match &mut self.target {
-            Target::Pool(staged) => staged.each_piece(self.filled, push),
-            Target::Memory(memory) => {
+            PayloadTarget::Pool(staged) => staged.each_piece(self.filled, push),
+            PayloadTarget::Memory(memory) => {
                 let rest = &mut memory.bytes_mut()[self.filled..];
                 push(rest.as_mut_ptr(), rest.len());
             }

@@ -27,7 +27,7 @@ pub use forebay_nbd::Tls;
 pub use listener::{Listener, TlsSetup};
 pub use server::{NbdMessage, NbdServer};
 
-use conn::{Conn, Phase};
+use conn::{Conn, ConnPhase};
 use forebay_frontend::{
     ClientId, ClientRequest, Event, ExtentQuery, FrontEnd, Memory, Pins, SocketEvent, Sockets,
     WorkerContext,
@@ -35,7 +35,7 @@ use forebay_frontend::{
 use forebay_nbd::{Handshake, HandshakeConfig};
 use forebay_types::Extent;
 use forebay_volume::Reply;
-use output::Output;
+use output::ReplyOutput;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use table::Connections;
@@ -154,7 +154,7 @@ impl FrontEnd for NbdFrontEnd {
 
     fn drain_client<C: WorkerContext>(&mut self, _cx: &mut C, client: ClientId) {
         let Some(conn) = self.conns.get(client.number) else { return };
-        if !matches!(conn.phase, Phase::Draining) {
+        if !matches!(conn.phase, ConnPhase::Draining) {
             conn.drain();
             self.conns.mark_pending(client.number);
         }
@@ -210,7 +210,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         settings.prepare(&socket);
         let mut handshake = Handshake::new(HandshakeConfig { tls: settings.tls_policy });
         listeners[listener as usize] = Some(settings);
-        let mut greeting = Output::default();
+        let mut greeting = ReplyOutput::default();
         greeting.push_header(|out| handshake.greeting(out));
         let mut conn = Conn::new(socket, listener, self.cx.join(), handshake);
         conn.queued = greeting;

@@ -7,11 +7,12 @@
 use crate::intake::IOVECS_MAX;
 use forebay_engine::Place;
 use forebay_frontend::{Memory, PoolAccess};
-use forebay_volume::ReplySegment;
+use forebay_types::IoError;
+use forebay_volume::{ReplySegment, RequestKind};
 
 /// A piece of the output.
 #[derive(Clone, Copy)]
-enum Piece {
+enum OutputPiece {
     /// Bytes of the header buffer.
     Header { from: u32, len: u32 },
     /// Bytes of the pool or of a request's memory.
@@ -20,9 +21,9 @@ enum Piece {
 
 /// Replies, in sending order.
 #[derive(Default)]
-pub(crate) struct Output {
+pub(crate) struct ReplyOutput {
     headers: Vec<u8>,
-    pieces: Vec<Piece>,
+    pieces: Vec<OutputPiece>,
     /// The pins of the data.
     pinned: Vec<ReplySegment>,
     /// The memory of data outside the pool.
@@ -37,9 +38,9 @@ pub(crate) struct Output {
 }
 
 // SAFETY: the pointers point into the pool, which is shared, and into memory that the output owns.
-unsafe impl Send for Output {}
+unsafe impl Send for ReplyOutput {}
 
-impl Output {
+impl ReplyOutput {
     pub(crate) fn is_empty(&self) -> bool {
         self.sent == self.pieces.len()
     }
@@ -56,12 +57,12 @@ impl Output {
         let len = self.headers.len() - from;
         self.bytes += len;
         // Adjacent headers are one piece.
-        if let Some(Piece::Header { len: last, .. }) = self.pieces.last_mut() {
+        if let Some(OutputPiece::Header { len: last, .. }) = self.pieces.last_mut() {
             *last += len as u32;
             return;
         }
         if len > 0 {
-            self.pieces.push(Piece::Header { from: from as u32, len: len as u32 });
+            self.pieces.push(OutputPiece::Header { from: from as u32, len: len as u32 });
         }
     }
 
@@ -84,12 +85,12 @@ impl Output {
                 Place::Discard => unreachable!("a reply has no discard buffer"),
             };
             self.bytes += segment.len as usize;
-            if let Some(Piece::Data { base: last, len }) = self.pieces.last_mut()
+            if let Some(OutputPiece::Data { base: last, len }) = self.pieces.last_mut()
                 && last.wrapping_add(*len as usize) == base
             {
                 *len += segment.len;
             } else {
-                self.pieces.push(Piece::Data { base, len: segment.len });
+                self.pieces.push(OutputPiece::Data { base, len: segment.len });
             }
         }
         // Most replies have one segment, and copying a slice takes a call.
@@ -111,8 +112,8 @@ impl Output {
         let headers = self.headers.as_mut_ptr();
         for piece in self.pieces[self.sent..].iter().take(IOVECS_MAX) {
             let (base, len) = match *piece {
-                Piece::Header { from, len } => (headers.wrapping_add(from as usize), len),
-                Piece::Data { base, len } => (base, len),
+                OutputPiece::Header { from, len } => (headers.wrapping_add(from as usize), len),
+                OutputPiece::Data { base, len } => (base, len),
             };
             self.iovecs.push(libc::iovec { iov_base: base.cast(), iov_len: len as usize });
         }
@@ -134,7 +135,8 @@ impl Output {
     pub(crate) fn advance(&mut self, pool: &impl PoolAccess, bytes: usize) -> bool {
         let mut bytes = bytes + self.sent_bytes;
         while self.sent < self.pieces.len() {
-            let (Piece::Header { len, .. } | Piece::Data { len, .. }) = self.pieces[self.sent];
+            let (OutputPiece::Header { len, .. } | OutputPiece::Data { len, .. }) =
+                self.pieces[self.sent];
             if bytes < len as usize {
                 break;
             }
@@ -153,10 +155,10 @@ impl Output {
     pub(crate) fn drain_to(&mut self, pool: &impl PoolAccess, mut write: impl FnMut(&[u8])) {
         for piece in &self.pieces {
             match *piece {
-                Piece::Header { from, len } => {
+                OutputPiece::Header { from, len } => {
                     write(&self.headers[from as usize..(from + len) as usize]);
                 }
-                Piece::Data { base, len } => {
+                OutputPiece::Data { base, len } => {
                     // SAFETY: the pins and the memory of a piece are held as long as the piece.
                     write(unsafe { std::slice::from_raw_parts(base, len as usize) });
                 }
@@ -175,5 +177,19 @@ impl Output {
         self.bytes = 0;
         self.sent = 0;
         self.sent_bytes = 0;
+    }
+}
+
+/// The text sent with an error.
+pub(crate) const fn error_text(error: IoError, kind: RequestKind) -> &'static str {
+    match (error, kind) {
+        (IoError::Shutdown, _) => "the server is stopping",
+        (IoError::NoSpace, _) => "the backing store is full",
+        (IoError::Io, RequestKind::Read) => "the backing store failed to read",
+        (IoError::Io, RequestKind::Flush) => {
+            "the backing store failed to write; dirty data is kept in the cache"
+        }
+        (IoError::Io, _) => "the backing store failed to write",
+        _ => "",
     }
 }

@@ -16,16 +16,15 @@
 //! [`Quota::piece_bytes`]: forebay_frontend::Quota::piece_bytes
 
 use crate::Serving;
-use crate::conn::{Conn, Phase, Skip};
-use crate::input::Next;
-use crate::replies::error_text;
+use crate::conn::{Conn, ConnPhase, Parsed, Skip};
+use crate::output::error_text;
 use forebay_frontend::{ClientRequest, Memory, Pins, PoolAccess, Refusal, WorkerContext};
 use forebay_nbd::{Command, Negotiated, Request};
 use forebay_volume::{Payload, Reply};
 
 /// What is done with the pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pass {
+enum PiecesPass {
     /// They are received and written.
     Write,
     /// They are read and dropped, to see whether they can be read.
@@ -37,7 +36,7 @@ enum Pass {
 /// A request in pieces.
 pub(crate) struct Pieces {
     request: Request,
-    pass: Pass,
+    pass: PiecesPass,
     /// The length of a piece in bytes. Pieces end at multiples of it.
     piece_bytes: u64,
     /// Each piece of a read is answered with a chunk of its own.
@@ -52,9 +51,9 @@ impl Pieces {
     fn new(request: Request, piece_bytes: u64, terms: &Negotiated) -> Self {
         let has_chunks = terms.structured && !request.df;
         let pass = match (request.command, has_chunks) {
-            (Command::Write, _) => Pass::Write,
-            (_, false) => Pass::Check,
-            (_, true) => Pass::Send,
+            (Command::Write, _) => PiecesPass::Write,
+            (_, false) => PiecesPass::Check,
+            (_, true) => PiecesPass::Send,
         };
         Self { request, pass, piece_bytes, has_chunks, done: 0, in_flight: false }
     }
@@ -65,7 +64,7 @@ impl Pieces {
         let to_boundary = self.piece_bytes - offset % self.piece_bytes;
         let len = to_boundary.min(self.request.len - self.done);
         // A piece is at most 1 MiB long.
-        let payload_len = if self.pass == Pass::Write { len as u32 } else { 0 };
+        let payload_len = if self.pass == PiecesPass::Write { len as u32 } else { 0 };
         Request { offset, len, payload_len, ..self.request }
     }
 
@@ -75,7 +74,7 @@ impl Pieces {
 
     /// Whether this is a read, which continues even after the client has stopped sending.
     pub(crate) const fn is_read(&self) -> bool {
-        !matches!(self.pass, Pass::Write)
+        !matches!(self.pass, PiecesPass::Write)
     }
 
     /// Whether a piece is submitted and not yet answered.
@@ -107,27 +106,27 @@ impl<C: WorkerContext> Serving<'_, C> {
 
     /// Submits the next piece, or starts to receive it. Pauses the connection if the previous piece
     /// is in flight, or no memory is free.
-    pub(crate) fn continue_pieces(&mut self, index: u32) -> Next {
-        let Some(conn) = self.nbd.conns.get(index) else { return Next::Wait };
-        let Some(pieces) = &conn.pieces else { return Next::Wait };
+    pub(crate) fn continue_pieces(&mut self, index: u32) -> Parsed {
+        let Some(conn) = self.nbd.conns.get(index) else { return Parsed::Wait };
+        let Some(pieces) = &conn.pieces else { return Parsed::Wait };
         let piece = pieces.next();
         conn.paused =
             pieces.in_flight || !self.cx.admit_piece(conn.client, piece.len, conn.held_bytes());
         if conn.paused {
-            return Next::Wait;
+            return Parsed::Wait;
         }
         if piece.command == Command::Write {
             self.receive_payload(index, piece, None);
         } else if let Some(terms) = conn.terms {
             self.submit(index, &terms, &piece, Payload::None);
         }
-        Next::Consumed(0)
+        Parsed::Consumed(0)
     }
 
     /// Continues a read in pieces of a client that has stopped sending.
     pub(crate) fn continue_draining(&mut self, index: u32) {
         if let Some(conn) = self.nbd.conns.get(index)
-            && matches!(conn.phase, Phase::Draining)
+            && matches!(conn.phase, ConnPhase::Draining)
             && !conn.broken
             && conn.pieces.as_ref().is_some_and(Pieces::is_read)
         {
@@ -165,13 +164,13 @@ impl<C: WorkerContext> Serving<'_, C> {
         let (Some(pieces), Some(terms)) = (conn.pieces.take(), conn.terms) else { return };
         let received = pieces.done + pieces.next().len;
         let Pieces { request, pass, done, has_chunks, .. } = pieces;
-        if pass == Pass::Send && !has_chunks && done > 0 {
+        if pass == PiecesPass::Send && !has_chunks && done > 0 {
             return self.disconnect(index, "a read failed after its reply had begun");
         }
-        if pass == Pass::Write && received < request.len {
+        if pass == PiecesPass::Write && received < request.len {
             // The reply follows the rest of the payload. While the connection drains, no more of
             // the payload is received, and the client gets no reply.
-            if !matches!(conn.phase, Phase::Draining) {
+            if !matches!(conn.phase, ConnPhase::Draining) {
                 let left = request.len - received;
                 conn.skip = Some(Skip { left, request, failed: Some(refusal) });
             }
@@ -187,7 +186,7 @@ impl Conn {
     /// Accounts for a piece of `len` bytes that has succeeded. Queues the data of a read, or the
     /// reply after the last piece of a write.
     fn take_piece(&mut self, pool: &impl PoolAccess, len: u64, reply: Reply<'_, Memory>) -> Pins {
-        let is_draining = matches!(self.phase, Phase::Draining);
+        let is_draining = matches!(self.phase, ConnPhase::Draining);
         let (Some(pieces), Some(terms)) = (&mut self.pieces, self.terms) else {
             return Pins::Released;
         };
@@ -196,19 +195,19 @@ impl Conn {
         pieces.done += len;
         let is_last = pieces.is_done();
         match pass {
-            Pass::Check if is_last => {
-                pieces.pass = Pass::Send;
+            PiecesPass::Check if is_last => {
+                pieces.pass = PiecesPass::Send;
                 pieces.done = 0;
             }
-            Pass::Check => {}
-            Pass::Write if is_last => {
+            PiecesPass::Check => {}
+            PiecesPass::Write if is_last => {
                 self.pieces = None;
                 self.queued.push_header(|out| terms.reply_ok(to, out));
             }
             // The rest of the payload is not received any more.
-            Pass::Write if is_draining => self.pieces = None,
-            Pass::Write => {}
-            Pass::Send => {
+            PiecesPass::Write if is_draining => self.pieces = None,
+            PiecesPass::Write => {}
+            PiecesPass::Send => {
                 if is_last {
                     self.pieces = None;
                 }

@@ -2,9 +2,9 @@
 
 use crate::Serving;
 use crate::conn::Conn;
+use crate::output::error_text;
 use forebay_frontend::{ClientRequest, Memory, Pins, PoolAccess, WorkerContext};
 use forebay_nbd::ReplyTo;
-use forebay_types::IoError;
 use forebay_volume::{Reply, RequestKind};
 
 impl<C: WorkerContext> Serving<'_, C> {
@@ -55,19 +55,5 @@ impl Conn {
             Ok(()) => self.queued.push_header(|out| terms.reply_ok(to, out)),
         }
         Pins::Released
-    }
-}
-
-/// The text sent with an error.
-pub(crate) const fn error_text(error: IoError, kind: RequestKind) -> &'static str {
-    match (error, kind) {
-        (IoError::Shutdown, _) => "the server is stopping",
-        (IoError::NoSpace, _) => "the backing store is full",
-        (IoError::Io, RequestKind::Read) => "the backing store failed to read",
-        (IoError::Io, RequestKind::Flush) => {
-            "the backing store failed to write; dirty data is kept in the cache"
-        }
-        (IoError::Io, _) => "the backing store failed to write",
-        _ => "",
     }
 }

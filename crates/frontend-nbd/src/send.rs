@@ -1,7 +1,7 @@
 //! Sending of replies, and the end of connections.
 
 use crate::Serving;
-use crate::conn::{Conn, Phase};
+use crate::conn::{Conn, ConnPhase};
 use forebay_frontend::{PoolAccess, Sockets, WorkerContext};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -18,7 +18,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     fn release_memory(&mut self, index: u32) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         let (client, held) = (conn.client, conn.held_bytes());
-        if matches!(conn.phase, Phase::Draining) && conn.pieces.is_none() {
+        if matches!(conn.phase, ConnPhase::Draining) && conn.pieces.is_none() {
             self.cx.stop_waiting(client);
         }
         self.cx.release_unused(client, held);
@@ -44,9 +44,9 @@ impl<C: WorkerContext> Serving<'_, C> {
             self.send_plain(index)
         };
         let Some(conn) = self.nbd.conns.get(index).filter(|_| is_sent) else { return };
-        if conn.tls_next && !matches!(conn.phase, Phase::Draining) {
+        if conn.tls_next && !matches!(conn.phase, ConnPhase::Draining) {
             self.start_tls(index);
-        } else if matches!(conn.phase, Phase::Draining)
+        } else if matches!(conn.phase, ConnPhase::Draining)
             && conn.has_sent()
             && conn.pieces.is_none()
             && self.cx.in_flight(conn.client) == 0
@@ -93,7 +93,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         if !conn.queued.is_empty() {
             conn.queued.drain_to(&**self.cx.pool(), |bytes| failed |= tls.send(bytes).is_err());
         }
-        let draining = matches!(conn.phase, Phase::Draining);
+        let draining = matches!(conn.phase, ConnPhase::Draining);
         let done = draining && conn.pieces.is_none() && self.cx.in_flight(conn.client) == 0;
         if done && !conn.tls_closed && !tls.is_handshaking() {
             conn.tls_closed = true;

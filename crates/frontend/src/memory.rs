@@ -23,21 +23,23 @@ pub fn set_kept_bytes_max(bytes: u64) {
 }
 
 thread_local! {
-    static KEPT: RefCell<Kept> = const { RefCell::new(Kept { free: Vec::new(), bytes: 0 }) };
+    static KEPT: RefCell<KeptBlocks> = const {
+        RefCell::new(KeptBlocks { free: Vec::new(), bytes: 0 })
+    };
 }
 
-struct Kept {
-    free: Vec<Block>,
+struct KeptBlocks {
+    free: Vec<MemoryBlock>,
     bytes: usize,
 }
 
 /// Raw memory; the capacity is a power of two.
-struct Block {
+struct MemoryBlock {
     ptr: NonNull<u8>,
     capacity: usize,
 }
 
-impl Block {
+impl MemoryBlock {
     fn layout(capacity: usize) -> Layout {
         Layout::from_size_align(capacity, ALIGNMENT).expect("a power of two of at most a request")
     }
@@ -69,7 +71,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for MemoryBlock {
     fn drop(&mut self) {
         if self.capacity >= MAPPED_BYTES_MIN {
             // SAFETY: mapped with this length, and no longer referenced.
@@ -106,7 +108,7 @@ impl Memory {
         });
         // A recycled block holds bytes of another request. They do not leak: every user writes the
         // bytes that it sends.
-        let block = ManuallyDrop::new(kept.unwrap_or_else(|| Block::allocate(capacity)));
+        let block = ManuallyDrop::new(kept.unwrap_or_else(|| MemoryBlock::allocate(capacity)));
         Self { ptr: block.ptr, len }
     }
 
@@ -143,7 +145,7 @@ impl AsRef<[u8]> for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let block = Block { ptr: self.ptr, capacity: capacity_of(self.len) };
+        let block = MemoryBlock { ptr: self.ptr, capacity: capacity_of(self.len) };
         // At the end of a thread, its list may have been destroyed; the block is then freed at
         // once.
         let _ = KEPT.try_with(|kept| {

@@ -11,7 +11,7 @@ mod volumes;
 pub(crate) use mirror::{encode_for_members, targets_of};
 
 use batches::Batches;
-use extent::{Extent, RESERVED_SEGMENTS};
+use extent::{LogExtent, RESERVED_SEGMENTS};
 use forebay_format::journal::{
     BLOCK_BYTES, BatchHeader, DiskInfo, GENERATIONS_MAX, GenerationStart, Geometry, JournalId,
     LogKind, MEMBERS_MAX, Members, Record, RecordKind, SUPERBLOCK_BYTES, Superblock, VOLUMES_MAX,
@@ -20,7 +20,7 @@ use forebay_format::journal::{
 use forebay_types::{ByteRange, IoError, IoResult};
 use mirror::Mirror;
 use samples::SampleTracker;
-use volumes::Volumes;
+use volumes::LogVolumes;
 
 pub use error::LogError;
 pub use space::{Checkpoint, RecordOutcome, checkpoints_in_progress, distance};
@@ -121,7 +121,7 @@ pub struct LogUsage {
 
 /// The write in flight.
 #[derive(Debug)]
-enum Writing<W> {
+enum BatchWrite<W> {
     Nothing,
     Batch { header: BatchHeader, waiters: Vec<W>, records: Vec<Record> },
     Superblock { first_segment: u64 },
@@ -134,12 +134,12 @@ enum Writing<W> {
 /// any time, so that a waiter for a buffer always waits for the completion of a write.
 #[derive(Debug)]
 pub struct Log<B, W> {
-    extent: Extent,
+    extent: LogExtent,
     batches: Batches<B, W>,
-    volumes: Volumes,
+    volumes: LogVolumes,
     next_batch: u64,
     chain: u32,
-    writing: Writing<W>,
+    writing: BatchWrite<W>,
     /// Waiters for a checkpoint, because the log may have no space for their records.
     checkpoint_waiters: Vec<W>,
     /// Whether a checkpoint that `checkpoint_waiters` wait for has ended.
@@ -258,12 +258,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let (count, len) = (buffers.len(), buffers.first().map_or(0, |first| first.as_ref().len()));
         Self {
             batches: Batches::new(buffers),
-            volumes: Volumes::new(&superblock, next_record),
+            volumes: LogVolumes::new(&superblock, next_record),
             samples: SampleTracker::new(&superblock),
-            extent: Extent::new(superblock, segment, count, len),
+            extent: LogExtent::new(superblock, segment, count, len),
             next_batch,
             chain,
-            writing: Writing::Nothing,
+            writing: BatchWrite::Nothing,
             checkpoint_waiters: Vec::new(),
             has_checkpoint_ended: false,
             superblock_waiters: Vec::new(),
@@ -314,7 +314,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Whether the current superblock is durable.
     pub const fn is_superblock_durable(&self) -> bool {
-        self.extent.is_written() && !matches!(self.writing, Writing::Superblock { .. })
+        self.extent.is_written() && !matches!(self.writing, BatchWrite::Superblock { .. })
     }
 
     /// Removes a volume that has no records, for example after a checkpoint.
@@ -392,7 +392,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let is_recorded = self.is_membership_recorded();
         let waiters = match (self.batches.newest_waiters(), &mut self.writing) {
             (Some(waiters), _) => waiters,
-            (None, Writing::Batch { waiters, .. }) => waiters,
+            (None, BatchWrite::Batch { waiters, .. }) => waiters,
             (None, _) if !is_recorded => {
                 self.mirror.defer([waiter]);
                 return Ok(false);
@@ -405,7 +405,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// The next write, unless one is in flight.
     pub fn poll_write(&mut self) -> Option<LogWrite<B>> {
-        let is_busy = !matches!(self.writing, Writing::Nothing);
+        let is_busy = !matches!(self.writing, BatchWrite::Nothing);
         if is_busy || self.failed.is_some() || self.mirror.is_unrecorded() {
             return None;
         }
@@ -415,7 +415,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         if self.extent.begin_copy() {
             self.extent.self_check(self.volumes.needed());
             let superblock = self.extent.superblock();
-            self.writing = Writing::Superblock { first_segment: superblock.first_segment };
+            self.writing = BatchWrite::Superblock { first_segment: superblock.first_segment };
             self.samples.begin_superblock_write(superblock);
             return Some(LogWrite {
                 position: superblock.position(),
@@ -442,7 +442,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         assert!(is_valid, "recovery accepts batch {number} of generation {generation}");
         let size_bytes = superblock.size_bytes;
         let (waiters, records) = (batch.waiters, batch.records);
-        self.writing = Writing::Batch { header, waiters, records };
+        self.writing = BatchWrite::Batch { header, waiters, records };
         let (position, bytes) = (self.extent.position(), LogBytes::Batch(buffer));
         assert!(position.is_multiple_of(BLOCK_BYTES), "a batch at byte {position}");
         assert!(position + len <= size_bytes, "a batch lies within its device");
@@ -458,28 +458,30 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     ) {
         let is_of_batch = matches!(write.bytes, LogBytes::Batch(_));
         let is_in_flight = match &self.writing {
-            Writing::Nothing => false,
-            Writing::Batch { header, .. } => is_of_batch && write.len as u64 == header.len_bytes(),
-            Writing::Superblock { .. } => !is_of_batch,
+            BatchWrite::Nothing => false,
+            BatchWrite::Batch { header, .. } => {
+                is_of_batch && write.len as u64 == header.len_bytes()
+            }
+            BatchWrite::Superblock { .. } => !is_of_batch,
         };
         assert!(is_in_flight, "the completed write is not the one in flight");
         if let LogBytes::Batch(buffer) = write.bytes {
             self.batches.return_buffer(buffer);
         }
-        let writing = std::mem::replace(&mut self.writing, Writing::Nothing);
+        let writing = std::mem::replace(&mut self.writing, BatchWrite::Nothing);
         if let Err(error) = result {
             self.fail(writing, error, notifications);
             return;
         }
         match writing {
-            Writing::Nothing => unreachable!("no write is in flight"),
-            Writing::Superblock { first_segment } => {
+            BatchWrite::Nothing => unreachable!("no write is in flight"),
+            BatchWrite::Superblock { first_segment } => {
                 self.extent.complete_copy(first_segment);
                 if self.extent.is_written() {
                     self.complete_superblock(notifications);
                 }
             }
-            Writing::Batch { header, mut waiters, records } => {
+            BatchWrite::Batch { header, mut waiters, records } => {
                 assert_eq!(header.batch, self.next_batch, "batches complete in order");
                 self.next_batch += 1;
                 self.chain = header.checksum;
@@ -519,7 +521,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     fn fail(
         &mut self,
-        writing: Writing<W>,
+        writing: BatchWrite<W>,
         error: IoError,
         notifications: &mut Vec<(W, Notification)>,
     ) {
@@ -527,7 +529,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.failed = Some(error);
         let lost = |waiter| (waiter, Notification::Lost(error));
         notifications.extend(self.mirror.take_deferred().map(lost));
-        if let Writing::Batch { waiters, .. } = writing {
+        if let BatchWrite::Batch { waiters, .. } = writing {
             notifications.extend(waiters.into_iter().map(lost));
         }
         notifications.extend(self.batches.clear().map(lost));
@@ -549,7 +551,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     pub fn close(&mut self) -> bool {
         let is_clean = self.volumes.needed().is_none()
             && self.batches.is_empty()
-            && matches!(self.writing, Writing::Nothing)
+            && matches!(self.writing, BatchWrite::Nothing)
             && self.is_membership_recorded()
             && self.failed.is_none();
         if is_clean {
@@ -561,7 +563,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// Whether no write is in flight or queued.
     pub fn is_idle(&self) -> bool {
         self.batches.is_empty()
-            && matches!(self.writing, Writing::Nothing)
+            && matches!(self.writing, BatchWrite::Nothing)
             && (self.extent.is_written() || self.failed.is_some())
     }
 
@@ -577,7 +579,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Panics if the log is inconsistent. For tests, the lab and the start.
     pub fn self_check(&self) {
-        self.batches.self_check(usize::from(matches!(self.writing, Writing::Batch { .. })));
+        self.batches.self_check(usize::from(matches!(self.writing, BatchWrite::Batch { .. })));
         self.volumes.self_check();
         self.extent.self_check(self.volumes.needed());
         let superblock = self.superblock();
@@ -590,12 +592,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let count = superblock.volumes.len();
         assert_eq!(self.volumes.count(), count, "every tracked volume is in the superblock");
         match &self.writing {
-            Writing::Nothing => {}
-            Writing::Superblock { first_segment } => {
+            BatchWrite::Nothing => {}
+            BatchWrite::Superblock { first_segment } => {
                 let is_older = *first_segment <= superblock.first_segment;
                 assert!(is_older, "the log's beginning never moves back");
             }
-            Writing::Batch { header, records, .. } => {
+            BatchWrite::Batch { header, records, .. } => {
                 assert_eq!(header.batch, self.next_batch, "batches are numbered without gaps");
                 assert_eq!(header.chain, self.chain, "a batch is chained to the previous one");
                 assert_eq!((header.segment, header.offset), self.extent.head());
@@ -604,7 +606,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             }
         }
         if self.failed.is_some() {
-            assert!(matches!(self.writing, Writing::Nothing), "a failed log writes nothing");
+            assert!(matches!(self.writing, BatchWrite::Nothing), "a failed log writes nothing");
             assert!(self.batches.is_empty(), "a failed log has no queue");
         }
     }

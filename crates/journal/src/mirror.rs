@@ -28,7 +28,7 @@ pub struct MirrorDevice<'a> {
 
 /// The content of a device's superblock area.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Seen {
+enum SuperblockSeen {
     /// The device is missing or unreadable.
     Missing,
     /// Zeroes: a new device.
@@ -40,7 +40,7 @@ enum Seen {
 
 /// The outcome of comparing the superblocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Choice {
+struct MirrorChoice {
     /// The newest superblock.
     superblock: Box<Superblock>,
     in_sync: [bool; MEMBERS_MAX],
@@ -102,19 +102,19 @@ pub fn recover_mirrored(
     is_on_record: &dyn Fn(JournalId, u64) -> bool,
     accept_loss: bool,
 ) -> Result<Option<Recovered>, RecoverError> {
-    let mut seen = [Seen::Missing, Seen::Missing];
+    let mut seen = [SuperblockSeen::Missing, SuperblockSeen::Missing];
     let on = |device, error| RecoverError::On { device, error: Box::new(error) };
     for (at, (seen, candidate)) in seen.iter_mut().zip(&mut candidates).enumerate() {
-        let read = candidate.as_mut().map_or(Ok(Seen::Missing), read_superblock);
+        let read = candidate.as_mut().map_or(Ok(SuperblockSeen::Missing), read_superblock);
         *seen = read.map_err(|error| on(at, error))?;
     }
     let sequences = seen.each_ref().map(|seen| match seen {
-        Seen::Journal(superblock) => Some(superblock.sequence),
+        SuperblockSeen::Journal(superblock) => Some(superblock.sequence),
         _ => None,
     });
-    let is_present = seen.each_ref().map(|seen| *seen != Seen::Missing);
+    let is_present = seen.each_ref().map(|seen| *seen != SuperblockSeen::Missing);
     let owns = seen.each_ref().map(|seen| match seen {
-        Seen::Journal(superblock) => Some(superblock.members.own),
+        SuperblockSeen::Journal(superblock) => Some(superblock.members.own),
         _ => None,
     });
     let Some(choice) = choose(seen, drawn, is_on_record, accept_loss)? else { return Ok(None) };
@@ -125,7 +125,7 @@ pub fn recover_mirrored(
             return Err(on(at, RecoverError::Truncated { expected, found }));
         }
     }
-    let Choice { mut superblock, in_sync, numbers } = choice;
+    let MirrorChoice { mut superblock, in_sync, numbers } = choice;
     assert!(in_sync.contains(&true), "the chosen superblock is on an in-sync device");
     let are_members = (0..MEMBERS_MAX).all(|at| in_sync[at] || numbers[at] == 0);
     assert!(are_members, "only in-sync devices are members: {in_sync:?}, {numbers:?}");
@@ -257,7 +257,7 @@ impl Recovered {
     }
 }
 
-fn read_superblock(candidate: &mut MirrorDevice<'_>) -> Result<Seen, RecoverError> {
+fn read_superblock(candidate: &mut MirrorDevice<'_>) -> Result<SuperblockSeen, RecoverError> {
     let mut copies = [vec![0; SUPERBLOCK_BYTES], vec![0; SUPERBLOCK_BYTES]];
     let mut is_readable = true;
     for (at, copy) in copies.iter_mut().enumerate() {
@@ -267,34 +267,36 @@ fn read_superblock(candidate: &mut MirrorDevice<'_>) -> Result<Seen, RecoverErro
         Ok(superblock) if superblock.kind != LogKind::Journal => {
             Err(RecoverError::Kind(superblock.kind))
         }
-        Ok(superblock) => Ok(Seen::Journal(Box::new(superblock))),
-        Err(_) if !is_readable => Ok(Seen::Missing),
+        Ok(superblock) => Ok(SuperblockSeen::Journal(Box::new(superblock))),
+        Err(_) if !is_readable => Ok(SuperblockSeen::Missing),
         Err(SuperblockInvalid::Foreign) if copies.iter().flatten().all(|&byte| byte == 0) => {
-            Ok(Seen::Blank)
+            Ok(SuperblockSeen::Blank)
         }
-        Err(SuperblockInvalid::Checksum) => Ok(Seen::Damaged),
+        Err(SuperblockInvalid::Checksum) => Ok(SuperblockSeen::Damaged),
         Err(error) => Err(RecoverError::Superblock(error)),
     }
 }
 
 /// Chooses the newest superblock and the in-sync devices; `None` if both devices are blank.
 fn choose(
-    seen: [Seen; MEMBERS_MAX],
+    seen: [SuperblockSeen; MEMBERS_MAX],
     drawn: [u64; MEMBERS_MAX],
     is_on_record: &dyn Fn(JournalId, u64) -> bool,
     accept_loss: bool,
-) -> Result<Option<Choice>, RecoverError> {
+) -> Result<Option<MirrorChoice>, RecoverError> {
     let checksum = Err(RecoverError::Superblock(SuperblockInvalid::Checksum));
     let (at, superblock, has_other) = match seen {
-        [Seen::Journal(a), Seen::Journal(b)] => {
+        [SuperblockSeen::Journal(a), SuperblockSeen::Journal(b)] => {
             return choose_of_two([a, b], drawn, is_on_record).map(Some);
         }
-        [Seen::Journal(one), other] => (0, one, other != Seen::Missing),
-        [other, Seen::Journal(one)] => (1, one, other != Seen::Missing),
-        [Seen::Blank, Seen::Blank] => return Ok(None),
-        [Seen::Damaged, _] | [_, Seen::Damaged] => return checksum,
+        [SuperblockSeen::Journal(one), other] => (0, one, other != SuperblockSeen::Missing),
+        [other, SuperblockSeen::Journal(one)] => (1, one, other != SuperblockSeen::Missing),
+        [SuperblockSeen::Blank, SuperblockSeen::Blank] => return Ok(None),
+        [SuperblockSeen::Damaged, _] | [_, SuperblockSeen::Damaged] => return checksum,
         // The missing device may hold a journal, so none may be created.
-        [Seen::Missing, _] | [_, Seen::Missing] => return Err(RecoverError::Missing),
+        [SuperblockSeen::Missing, _] | [_, SuperblockSeen::Missing] => {
+            return Err(RecoverError::Missing);
+        }
     };
     let members = superblock.members;
     let mut in_sync = [false; MEMBERS_MAX];
@@ -312,14 +314,14 @@ fn choose(
         // member list has the old number.
         numbers[at] = drawn[at];
     }
-    Ok(Some(Choice { superblock, in_sync, numbers }))
+    Ok(Some(MirrorChoice { superblock, in_sync, numbers }))
 }
 
 fn choose_of_two(
     pair: [Box<Superblock>; MEMBERS_MAX],
     drawn: [u64; MEMBERS_MAX],
     is_on_record: &dyn Fn(JournalId, u64) -> bool,
-) -> Result<Choice, RecoverError> {
+) -> Result<MirrorChoice, RecoverError> {
     let journals = pair.each_ref().map(|superblock| superblock.journal);
     let [journal, other] = journals;
     if journal != other {
@@ -352,7 +354,7 @@ fn choose_of_two(
         (at, [only(0), only(1)], [0, 1].map(|device| if only(device) { drawn[device] } else { 0 }))
     };
     let [a, b] = pair;
-    Ok(Choice { superblock: if at == 0 { a } else { b }, in_sync, numbers })
+    Ok(MirrorChoice { superblock: if at == 0 { a } else { b }, in_sync, numbers })
 }
 
 #[cfg(test)]

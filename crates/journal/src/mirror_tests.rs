@@ -4,9 +4,9 @@ use forebay_format::journal::{GenerationStart, Geometry};
 const JOURNAL: JournalId = JournalId([1; 16]);
 const DRAWN: [u64; 2] = [90, 91];
 
-fn superblock(sequence: u64, own: u64, current: [u64; 2]) -> Seen {
+fn superblock(sequence: u64, own: u64, current: [u64; 2]) -> SuperblockSeen {
     let size_bytes = 1 << 30;
-    Seen::Journal(Box::new(Superblock {
+    SuperblockSeen::Journal(Box::new(Superblock {
         kind: LogKind::Journal,
         journal: JOURNAL,
         sequence,
@@ -22,7 +22,7 @@ fn superblock(sequence: u64, own: u64, current: [u64; 2]) -> Seen {
 }
 
 /// The new member numbers, given the members recorded in the state directory.
-fn chosen(seen: [Seen; 2], on_record: &[u64]) -> Result<Option<[u64; 2]>, RecoverError> {
+fn chosen(seen: [SuperblockSeen; 2], on_record: &[u64]) -> Result<Option<[u64; 2]>, RecoverError> {
     let is_on_record = |_, number| on_record.contains(&number);
     let choice = choose(seen, DRAWN, &is_on_record, false)?;
     Ok(choice.map(|choice| {
@@ -63,8 +63,12 @@ fn stale_device_is_never_in_sync() {
 
 #[test]
 fn single_device_is_accepted_only_if_it_is_on_record() {
-    for (other, at) in [(Seen::Missing, 0), (Seen::Blank, 1), (Seen::Damaged, 0)] {
-        let pair = |seen: Seen, other: Seen| if at == 0 { [seen, other] } else { [other, seen] };
+    for (other, at) in
+        [(SuperblockSeen::Missing, 0), (SuperblockSeen::Blank, 1), (SuperblockSeen::Damaged, 0)]
+    {
+        let pair = |seen: SuperblockSeen, other: SuperblockSeen| {
+            if at == 0 { [seen, other] } else { [other, seen] }
+        };
         let both = || pair(superblock(9, 5, [5, 6]), other.clone());
         let expected = if at == 0 { [90, 0] } else { [0, 91] };
         assert_eq!(chosen(both(), &[]), STALE[at]);
@@ -82,10 +86,10 @@ fn single_device_is_accepted_only_if_it_is_on_record() {
 #[test]
 fn plain_journal_can_gain_a_mirror() {
     let plain = || superblock(9, 0, [0, 0]);
-    assert_eq!(chosen([plain(), Seen::Missing], &[]), Ok(Some([0, 0])));
-    assert_eq!(chosen([plain(), Seen::Blank], &[]), Ok(Some([90, 0])));
-    assert_eq!(chosen([Seen::Blank, plain()], &[]), Ok(Some([0, 91])));
-    assert_eq!(chosen([Seen::Missing, plain()], &[]), Ok(Some([0, 91])));
+    assert_eq!(chosen([plain(), SuperblockSeen::Missing], &[]), Ok(Some([0, 0])));
+    assert_eq!(chosen([plain(), SuperblockSeen::Blank], &[]), Ok(Some([90, 0])));
+    assert_eq!(chosen([SuperblockSeen::Blank, plain()], &[]), Ok(Some([0, 91])));
+    assert_eq!(chosen([SuperblockSeen::Missing, plain()], &[]), Ok(Some([0, 91])));
 }
 
 #[test]
@@ -103,13 +107,23 @@ fn rejects_devices_that_do_not_belong_together() {
     assert_eq!(chosen([superblock(9, 1, [1, 2]), superblock(9, 1, [1, 2])], &[]), split);
     assert_eq!(chosen([superblock(9, 0, [0, 0]), superblock(9, 1, [1, 2])], &[1]), split);
     let mut other = superblock(9, 2, [1, 2]);
-    if let Seen::Journal(other) = &mut other {
+    if let SuperblockSeen::Journal(other) = &mut other {
         other.journal = JournalId([2; 16]);
     }
     let journals = [JOURNAL, JournalId([2; 16])];
     let two = Err(RecoverError::TwoJournals { journals });
     assert_eq!(chosen([superblock(9, 1, [1, 2]), other], &[1]), two);
-    assert_eq!(chosen([Seen::Missing, Seen::Blank], &[]), Err(RecoverError::Missing));
-    assert_eq!(chosen([Seen::Missing, Seen::Missing], &[]), Err(RecoverError::Missing));
-    assert_eq!(chosen([Seen::Blank, Seen::Blank], &[]), Ok(None), "a journal may be created");
+    assert_eq!(
+        chosen([SuperblockSeen::Missing, SuperblockSeen::Blank], &[]),
+        Err(RecoverError::Missing)
+    );
+    assert_eq!(
+        chosen([SuperblockSeen::Missing, SuperblockSeen::Missing], &[]),
+        Err(RecoverError::Missing)
+    );
+    assert_eq!(
+        chosen([SuperblockSeen::Blank, SuperblockSeen::Blank], &[]),
+        Ok(None),
+        "a journal may be created"
+    );
 }

@@ -56,7 +56,7 @@ impl Negotiated {
             let cut = self.put_extent(len, bits, out);
             !cut && !request.req_one && count < EXTENTS_PER_REPLY_MAX
         };
-        Runs::new(request.len, self.block_min).feed(extents, &mut put);
+        BlockRuns::new(request.len, self.block_min).feed(extents, &mut put);
         if self.extended {
             out[count_at..count_at + 4].copy_from_slice(&count.to_be_bytes());
         }
@@ -93,7 +93,7 @@ impl Negotiated {
 }
 
 /// Merges extents into runs of whole blocks, adjacent runs differing, up to the end of a request.
-struct Runs {
+struct BlockRuns {
     /// Length of the request in bytes, a multiple of `block`.
     request_len: u64,
     /// Bytes of the request not yet covered by an extent.
@@ -108,7 +108,7 @@ struct Runs {
     open: Option<(u64, u32)>,
 }
 
-impl Runs {
+impl BlockRuns {
     fn new(request_len: u64, block: u32) -> Self {
         Self {
             request_len,

@@ -160,7 +160,7 @@ pub enum BrokenStream {
 }
 
 /// The fields of a header, unchecked.
-struct Header {
+struct RequestHeader {
     flags: u16,
     kind: u16,
     cookie: u64,
@@ -190,7 +190,7 @@ impl Negotiated {
         if magic != magic_wanted {
             return Parse::Broken(BrokenStream::Magic(magic));
         }
-        let header = Header {
+        let header = RequestHeader {
             flags: u16::from_be_bytes(field(header, 4)),
             kind: u16::from_be_bytes(field(header, 6)),
             cookie: u64::from_be_bytes(field(header, 8)),
@@ -227,7 +227,7 @@ impl Negotiated {
 
     /// The number of payload bytes after the header. With compact headers only a write has a
     /// payload; with extended headers the flag decides, for any command (XH-03).
-    fn payload_len(&self, command: Command, header: &Header) -> Result<u32, BrokenStream> {
+    fn payload_len(&self, command: Command, header: &RequestHeader) -> Result<u32, BrokenStream> {
         let is_write = matches!(command, Command::Write);
         let follows =
             if self.extended { header.flags & command_flag::PAYLOAD_LEN != 0 } else { is_write };
@@ -243,7 +243,7 @@ impl Negotiated {
 
     /// Checks the flags, then permission, whether the command was offered, and the range, so that
     /// the client gets the most fundamental error.
-    fn check(&self, command: Command, header: &Header) -> Result<(), IoError> {
+    fn check(&self, command: Command, header: &RequestHeader) -> Result<(), IoError> {
         if matches!(command, Command::Disconnect) {
             return Ok(());
         }

@@ -4,9 +4,9 @@ use crate::proto::STRING_BYTES_MAX;
 
 /// A cursor over received bytes. A method that needs more bytes than are left returns `None` and
 /// consumes nothing.
-pub(crate) struct Reader<'a>(&'a [u8]);
+pub(crate) struct WireReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> WireReader<'a> {
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }

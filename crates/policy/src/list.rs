@@ -16,7 +16,7 @@ const OUT: u32 = u32::MAX - 1;
 pub const PASS_OVER_MAX: usize = 64;
 
 #[derive(Clone, Copy)]
-struct Link {
+struct ListLink {
     /// The neighbour nearer to the front.
     fore: u32,
     /// The neighbour nearer to the back.
@@ -25,7 +25,7 @@ struct Link {
 
 /// The links of all slots.
 pub struct Links {
-    links: Box<[Link]>,
+    links: Box<[ListLink]>,
 }
 
 /// The ends of one list.
@@ -66,7 +66,7 @@ impl List {
 impl Links {
     /// Links for `slot_count` slots, none of them in a list.
     pub fn new(slot_count: usize) -> Self {
-        Self { links: vec![Link { fore: OUT, aft: OUT }; slot_count].into_boxed_slice() }
+        Self { links: vec![ListLink { fore: OUT, aft: OUT }; slot_count].into_boxed_slice() }
     }
 
     /// Returns true if the slot is in a list.
@@ -82,7 +82,7 @@ impl Links {
     /// Inserts an unlisted slot at the front.
     pub fn push_front(&mut self, list: &mut List, slot: Slot) {
         assert!(!self.is_listed(slot), "slot {slot} is already in a list");
-        self.links[slot as usize] = Link { fore: NIL, aft: list.front };
+        self.links[slot as usize] = ListLink { fore: NIL, aft: list.front };
         match list.front {
             NIL => list.back = slot,
             old => self.links[old as usize].fore = slot,
@@ -94,7 +94,7 @@ impl Links {
     /// Removes a slot from `list`, which must contain it.
     pub fn remove(&mut self, list: &mut List, slot: Slot) {
         assert!(self.is_listed(slot), "slot {slot} is in no list");
-        let Link { fore, aft } = self.links[slot as usize];
+        let ListLink { fore, aft } = self.links[slot as usize];
         match fore {
             NIL => list.front = aft,
             fore => self.links[fore as usize].aft = aft,
@@ -103,7 +103,7 @@ impl Links {
             NIL => list.back = fore,
             aft => self.links[aft as usize].fore = fore,
         }
-        self.links[slot as usize] = Link { fore: OUT, aft: OUT };
+        self.links[slot as usize] = ListLink { fore: OUT, aft: OUT };
         list.len -= 1;
     }
 
@@ -157,7 +157,7 @@ impl Links {
             aft => self.links[aft as usize].fore = new,
         }
         self.links[new as usize] = link;
-        self.links[old as usize] = Link { fore: OUT, aft: OUT };
+        self.links[old as usize] = ListLink { fore: OUT, aft: OUT };
     }
 
     /// Makes `slot` the back of the list by moving all slots behind it to the front. With [`NIL`],

@@ -16,7 +16,7 @@ pub fn key(n: u64) -> u64 {
 }
 
 /// A shard's lines: the line in each slot, and whether it is evictable.
-pub struct Shard {
+pub struct TestShard {
     /// The number of the line in each slot; `None` if the slot is free.
     pub residents: Vec<Option<u64>>,
     /// Whether the line in each slot is pinned, and so unevictable.
@@ -25,7 +25,7 @@ pub struct Shard {
     pub asked: Cell<usize>,
 }
 
-impl Shard {
+impl TestShard {
     /// An empty shard.
     pub fn new(capacity: usize) -> Self {
         Self { residents: vec![None; capacity], pinned: vec![false; capacity], asked: Cell::new(0) }
@@ -42,7 +42,7 @@ impl Shard {
     }
 }
 
-impl Lines for Shard {
+impl Lines for TestShard {
     fn is_evictable(&self, slot: Slot) -> bool {
         self.asked.set(self.asked.get() + 1);
         assert!(self.residents[slot as usize].is_some(), "asked for the free slot {slot}");
@@ -56,7 +56,7 @@ impl Lines for Shard {
 
 /// An event in a shard.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum ShardEvent {
     /// The line is read or written.
     Access(u64, Hint),
     /// The line is read for the first time since it was preloaded.
@@ -78,7 +78,7 @@ pub enum Step {
 }
 
 /// Random steps with skewed lines, so that every capacity has hits.
-pub fn steps() -> impl Strategy<Value = Vec<Step>> {
+pub fn steps() -> impl Strategy<Value = Vec<ShardEvent>> {
     let line = (0u64..120, 0u64..120).prop_map(|(a, b)| a.min(b));
     let hint = prop_oneof![
         6 => Just(Hint::Normal),
@@ -87,30 +87,31 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Hint::Forecast),
     ];
     let step = prop_oneof![
-        20 => (line.clone(), hint).prop_map(|(line, hint)| Step::Access(line, hint)),
-        3 => line.clone().prop_map(Step::FirstUse),
-        1 => Just(Step::BeginForecast),
-        1 => line.clone().prop_map(Step::ForecastAgain),
-        1 => (0usize..40).prop_map(Step::EndForecasts),
-        1 => line.clone().prop_map(Step::Remove),
-        2 => (line.clone(), any::<bool>()).prop_map(|(line, is_pinned)| Step::Pin(line, is_pinned)),
-        1 => line.clone().prop_map(Step::Move),
-        1 => line.prop_map(Step::Evict),
+        20 => (line.clone(), hint).prop_map(|(line, hint)| ShardEvent::Access(line, hint)),
+        3 => line.clone().prop_map(ShardEvent::FirstUse),
+        1 => Just(ShardEvent::BeginForecast),
+        1 => line.clone().prop_map(ShardEvent::ForecastAgain),
+        1 => (0usize..40).prop_map(ShardEvent::EndForecasts),
+        1 => line.clone().prop_map(ShardEvent::Remove),
+        2 => (line.clone(), any::<bool>())
+            .prop_map(|(line, is_pinned)| ShardEvent::Pin(line, is_pinned)),
+        1 => line.clone().prop_map(ShardEvent::Move),
+        1 => line.prop_map(ShardEvent::Evict),
     ];
     prop::collection::vec(step, 1..600)
 }
 
 /// Drives a policy like the engine, and checks its side of the contract.
-pub struct Driver {
+pub struct PolicyDriver {
     policy: Box<dyn Eviction>,
     /// The shard.
-    pub shard: Shard,
+    pub shard: TestShard,
 }
 
-impl Driver {
+impl PolicyDriver {
     /// A policy for `capacity` lines over an empty shard.
     pub fn new(policy: Box<dyn Eviction>, capacity: usize) -> Self {
-        Self { policy, shard: Shard::new(capacity) }
+        Self { policy, shard: TestShard::new(capacity) }
     }
 
     /// Evicts a line in favour of `line`; returns the freed slot.
@@ -138,43 +139,43 @@ impl Driver {
         self.policy.on_insert(slot, key(line), hint);
     }
 
-    fn apply(&mut self, step: &Step) {
+    fn apply(&mut self, step: &ShardEvent) {
         match *step {
-            Step::Access(line, hint) => self.access(line, hint),
-            Step::FirstUse(line) => {
+            ShardEvent::Access(line, hint) => self.access(line, hint),
+            ShardEvent::FirstUse(line) => {
                 if let Some(slot) = self.shard.slot_of(line) {
                     self.policy.on_first_use(slot);
                 }
             }
-            Step::BeginForecast => self.policy.begin_forecast(),
-            Step::ForecastAgain(line) => {
+            ShardEvent::BeginForecast => self.policy.begin_forecast(),
+            ShardEvent::ForecastAgain(line) => {
                 if let Some(slot) = self.shard.slot_of(line) {
                     self.policy.forecast_again(slot);
                 }
             }
-            Step::EndForecasts(lines_max) => {
+            ShardEvent::EndForecasts(lines_max) => {
                 self.policy.end_former_forecasts(lines_max);
             }
-            Step::Remove(line) => {
+            ShardEvent::Remove(line) => {
                 if let Some(slot) = self.shard.slot_of(line) {
                     self.policy.on_remove(slot);
                     self.shard.residents[slot as usize] = None;
                     self.shard.pinned[slot as usize] = false;
                 }
             }
-            Step::Pin(line, is_pinned) => {
+            ShardEvent::Pin(line, is_pinned) => {
                 if let Some(slot) = self.shard.slot_of(line) {
                     self.shard.pinned[slot as usize] = is_pinned;
                 }
             }
-            Step::Move(line) => {
+            ShardEvent::Move(line) => {
                 if let (Some(old), Some(new)) = (self.shard.slot_of(line), self.shard.free_slot()) {
                     self.policy.on_move(old, new, key(line));
                     self.shard.residents.swap(old as usize, new as usize);
                     self.shard.pinned.swap(old as usize, new as usize);
                 }
             }
-            Step::Evict(line) => {
+            ShardEvent::Evict(line) => {
                 if self.shard.slot_of(line).is_none() {
                     self.evict(line, Hint::Normal);
                 }
@@ -187,8 +188,8 @@ impl Driver {
 ///
 /// # Panics
 /// Panics if the policy breaks its contract.
-pub fn check_contract(policy: Box<dyn Eviction>, capacity: usize, steps: &[Step]) {
-    let mut driver = Driver::new(policy, capacity);
+pub fn check_contract(policy: Box<dyn Eviction>, capacity: usize, steps: &[ShardEvent]) {
+    let mut driver = PolicyDriver::new(policy, capacity);
     for (i, step) in steps.iter().enumerate() {
         driver.apply(step);
         if i % 32 == 0 {
@@ -218,7 +219,7 @@ pub fn check_contract(policy: Box<dyn Eviction>, capacity: usize, steps: &[Step]
 pub fn check_bounded_work(build: impl Fn(usize) -> Box<dyn Eviction>) {
     const CAPACITY: usize = 1024;
     for free in [0, 1, CAPACITY / 2, CAPACITY - 1] {
-        let mut driver = Driver::new(build(CAPACITY), CAPACITY);
+        let mut driver = PolicyDriver::new(build(CAPACITY), CAPACITY);
         for line in 0..CAPACITY as u64 {
             driver.access(line, Hint::Normal);
             driver.access(line / 2, Hint::Normal);
@@ -229,7 +230,7 @@ pub fn check_bounded_work(build: impl Fn(usize) -> Box<dyn Eviction>) {
             .find_map(|_| driver.policy.evict(key(99_999), Hint::Normal, &driver.shard));
         assert_eq!(found, Some(free as u32), "{}", driver.policy.name());
     }
-    let mut driver = Driver::new(build(CAPACITY), CAPACITY);
+    let mut driver = PolicyDriver::new(build(CAPACITY), CAPACITY);
     (0..CAPACITY as u64).for_each(|line| driver.access(line, Hint::Normal));
     driver.shard.pinned.fill(true);
     for incoming in 0..50 {

@@ -49,8 +49,8 @@
 //!
 //! Per line: 8 bytes of links, 1 of state, 4.4 of ghosts.
 
-use self::promotion::{Class, NO_CLASS, Promotion};
-use self::state::{AFTER_HIT, AFTER_WRITE, HITS_MAX, Queue, State};
+use self::promotion::{NO_CLASS, Promotion, PromotionClass};
+use self::state::{AFTER_HIT, AFTER_WRITE, HITS_MAX, LineQueue, LineState};
 use self::writes::WriteValue;
 use crate::fingerprints::{Fingerprints, Origin};
 use crate::list::{Links, List, NIL, PASS_OVER_MAX};
@@ -101,7 +101,7 @@ pub struct Weir {
     /// older half.
     walk: u32,
     walk_left: usize,
-    states: Box<[State]>,
+    states: Box<[LineState]>,
     ghosts: Fingerprints,
     /// The number of lines that may be resident. The lengths below are shares of it.
     capacity: usize,
@@ -122,7 +122,7 @@ pub struct Weir {
     /// Lines evicted from the small queue since one replaced a line of main.
     renewal_age: u32,
     /// The last incoming key that was looked up, and the class with which it goes to main.
-    recalled: Option<(u64, Option<Class>)>,
+    recalled: Option<(u64, Option<PromotionClass>)>,
 }
 
 impl Weir {
@@ -147,7 +147,7 @@ impl Weir {
             borrowed: 0,
             walk: NIL,
             walk_left: 0,
-            states: vec![State::new(Queue::Window, false); capacity].into_boxed_slice(),
+            states: vec![LineState::new(LineQueue::Window, false); capacity].into_boxed_slice(),
             ghosts: Fingerprints::new(capacity, share(GHOST_SHARE), share(WATCH_SHARE)),
             capacity,
             small_len_target: share(SMALL_SHARE),
@@ -165,7 +165,7 @@ impl Weir {
 
     /// Returns the class with which `key` goes to main, if it has a ghost that is worth it. Removes
     /// the ghost and moves the boundary.
-    fn recall(&mut self, key: u64) -> Option<Class> {
+    fn recall(&mut self, key: u64) -> Option<PromotionClass> {
         let (origin, age_share) = self.ghosts.take(key)?;
         let class = Promotion::class_of(origin, age_share);
         match origin {
@@ -210,7 +210,7 @@ impl Weir {
             if self.small_len() > len_max && self.may_fill_main(slot) {
                 self.count_exit(slot);
                 self.take(slot);
-                self.put(slot, State::main(NO_CLASS));
+                self.put(slot, LineState::main(NO_CLASS));
             }
         }
     }
@@ -308,7 +308,7 @@ impl Weir {
             if self.states[slot as usize].hits() > 0 {
                 self.count_exit(slot);
                 self.take(slot);
-                self.put(slot, State::main(NO_CLASS));
+                self.put(slot, LineState::main(NO_CLASS));
                 steps += 1;
             } else if lines.is_evictable(slot) {
                 self.count_exit(slot);
@@ -339,7 +339,7 @@ impl Weir {
             return false;
         }
         self.take(slot);
-        self.put(slot, State::main(NO_CLASS));
+        self.put(slot, LineState::main(NO_CLASS));
         true
     }
 
@@ -444,19 +444,20 @@ impl Weir {
         let state = self.states[slot as usize];
         self.take(slot);
         if !state.is_stream() && (self.writes.pay() || !state.is_unread()) {
-            let origin = if state.queue() == Queue::Main { Origin::Main } else { Origin::Small };
+            let origin =
+                if state.queue() == LineQueue::Main { Origin::Main } else { Origin::Small };
             self.ghosts.push(lines.key(slot), origin);
         }
         slot
     }
 
-    fn put(&mut self, slot: Slot, state: State) {
+    fn put(&mut self, slot: Slot, state: LineState) {
         self.states[slot as usize] = state;
         let list = match state.queue() {
-            Queue::Window => &mut self.window,
-            Queue::Small => &mut self.small,
-            Queue::Main => &mut self.main,
-            Queue::Waiting => &mut self.waiting,
+            LineQueue::Window => &mut self.window,
+            LineQueue::Small => &mut self.small,
+            LineQueue::Main => &mut self.main,
+            LineQueue::Waiting => &mut self.waiting,
         };
         self.links.push_front(list, slot);
     }
@@ -464,13 +465,13 @@ impl Weir {
     fn take(&mut self, slot: Slot) {
         self.walk_past(slot);
         let list = match self.states[slot as usize].queue() {
-            Queue::Window => &mut self.window,
-            Queue::Small => &mut self.small,
-            Queue::Main => &mut self.main,
-            Queue::Waiting => &mut self.waiting,
+            LineQueue::Window => &mut self.window,
+            LineQueue::Small => &mut self.small,
+            LineQueue::Main => &mut self.main,
+            LineQueue::Waiting => &mut self.waiting,
         };
         self.links.remove(list, slot);
-        if self.states[slot as usize].queue() == Queue::Waiting {
+        if self.states[slot as usize].queue() == LineQueue::Waiting {
             self.borrowed = self.borrowed.min(self.waiting.len());
         }
     }
@@ -487,15 +488,15 @@ impl Eviction for Weir {
         let free = self.capacity.saturating_sub(self.resident() + 1);
         self.vacated = self.vacated.saturating_sub(1).min(free);
         if hint == Hint::Stream {
-            self.put(slot, State::new(Queue::Small, true));
+            self.put(slot, LineState::new(LineQueue::Small, true));
             return;
         }
         if hint == Hint::Hot {
-            self.put(slot, State::main(NO_CLASS));
+            self.put(slot, LineState::main(NO_CLASS));
             return;
         }
         if hint == Hint::Forecast {
-            self.put(slot, State::waiting(self.forecast));
+            self.put(slot, LineState::waiting(self.forecast));
             return;
         }
         let class = match recalled {
@@ -503,9 +504,9 @@ impl Eviction for Weir {
             _ if self.may_recall(hint) => self.recall(key),
             _ => None,
         };
-        let new = State::new(Queue::Window, false);
+        let new = LineState::new(LineQueue::Window, false);
         let new = if hint == Hint::Write { new.written() } else { new };
-        let state = class.map_or(new, State::main);
+        let state = class.map_or(new, LineState::main);
         self.put(slot, state);
         self.age_lines();
     }
@@ -524,13 +525,13 @@ impl Eviction for Weir {
 
     fn on_first_use(&mut self, slot: Slot) -> bool {
         let state = self.states[slot as usize];
-        if state.queue() != Queue::Waiting {
+        if state.queue() != LineQueue::Waiting {
             self.on_hit(slot);
             return false;
         }
         self.borrowed = self.borrowed.saturating_sub(1);
         self.take(slot);
-        self.put(slot, State::used_stream());
+        self.put(slot, LineState::used_stream());
         self.age_lines();
         state.forecast() == self.forecast
     }
@@ -539,13 +540,13 @@ impl Eviction for Weir {
         let state = self.states[slot as usize];
         let is_known = match state.queue() {
             // There it stays longer than in the list, at the end of which it would be evicted next.
-            Queue::Main => true,
-            Queue::Waiting => state.forecast() == self.forecast,
-            Queue::Window | Queue::Small => false,
+            LineQueue::Main => true,
+            LineQueue::Waiting => state.forecast() == self.forecast,
+            LineQueue::Window | LineQueue::Small => false,
         };
         if !is_known {
             self.take(slot);
-            self.put(slot, State::waiting(self.forecast));
+            self.put(slot, LineState::waiting(self.forecast));
         }
         !is_known
     }
@@ -565,7 +566,7 @@ impl Eviction for Weir {
             }
             self.borrowed = self.borrowed.saturating_sub(1);
             self.take(slot);
-            self.put(slot, State::new(Queue::Small, false));
+            self.put(slot, LineState::new(LineQueue::Small, false));
             self.links.rotate_behind(&mut self.small, slot);
         }
         true
@@ -582,10 +583,10 @@ impl Eviction for Weir {
         let state = self.states[old as usize];
         self.states[new as usize] = state;
         let list = match state.queue() {
-            Queue::Window => &mut self.window,
-            Queue::Small => &mut self.small,
-            Queue::Main => &mut self.main,
-            Queue::Waiting => &mut self.waiting,
+            LineQueue::Window => &mut self.window,
+            LineQueue::Small => &mut self.small,
+            LineQueue::Main => &mut self.main,
+            LineQueue::Waiting => &mut self.waiting,
         };
         self.links.replace(list, old, new);
     }
@@ -593,9 +594,9 @@ impl Eviction for Weir {
     fn value(&self, slot: Slot) -> u8 {
         let state = self.states[slot as usize];
         let base = match state.queue() {
-            Queue::Main => LINE_VALUE_HOT,
+            LineQueue::Main => LINE_VALUE_HOT,
             _ if state.is_stream() => 0,
-            Queue::Window | Queue::Small | Queue::Waiting => 1,
+            LineQueue::Window | LineQueue::Small | LineQueue::Waiting => 1,
         };
         (base + state.hits()).min(LINE_VALUE_MAX)
     }
@@ -646,17 +647,17 @@ impl Eviction for Weir {
 
     fn self_check(&self) {
         let lists = [
-            (&self.window, Queue::Window),
-            (&self.small, Queue::Small),
-            (&self.main, Queue::Main),
-            (&self.waiting, Queue::Waiting),
+            (&self.window, LineQueue::Window),
+            (&self.small, LineQueue::Small),
+            (&self.main, LineQueue::Main),
+            (&self.waiting, LineQueue::Waiting),
         ];
         for (list, queue) in lists {
             self.links.check(list, |slot| {
                 let state = self.states[slot as usize];
                 assert_eq!(state.queue(), queue, "slot {slot} is in the wrong list");
                 assert!(state.hits() <= HITS_MAX, "slot {slot} has too many hits");
-                let is_allowed = queue == Queue::Small || !state.is_stream();
+                let is_allowed = queue == LineQueue::Small || !state.is_stream();
                 assert!(is_allowed, "stream line in slot {slot} is outside the small queue");
             });
         }
@@ -666,7 +667,7 @@ impl Eviction for Weir {
         assert!(self.small_len_floor <= self.states.len(), "the floor is above the capacity");
         let is_in_main = self.walk == NIL
             || self.links.is_listed(self.walk)
-                && self.states[self.walk as usize].queue() == Queue::Main;
+                && self.states[self.walk as usize].queue() == LineQueue::Main;
         assert!(is_in_main, "the walk of the forecast has left main");
         self.ghosts.self_check();
     }

@@ -1,6 +1,6 @@
 //! The power controller: turns observations and the time into a decision.
 //!
-//! Each UPS has its own hysteresis and settle time ([`Ups`]); the expression combines the
+//! Each UPS has its own hysteresis and settle time ([`WatchedUps`]); the expression combines the
 //! resulting states. So "one of two" needs one UPS that has been safe for the whole settle time,
 //! not two that alternate.
 //!
@@ -13,7 +13,7 @@
 //!   a jump disables write-back for the settle time.
 
 use crate::budget::dump_ms;
-use crate::ups::Ups;
+use crate::ups::WatchedUps;
 use crate::{Critical, Expression, Forecast, Observation, PowerState, Reading, Rules, budget};
 
 /// Start of the controller's clock in milliseconds, so that subtracting the age of a reading does
@@ -61,7 +61,7 @@ pub struct Decision {
 pub struct PowerController {
     expression: Expression,
     rules: Rules,
-    upses: Vec<Ups>,
+    upses: Vec<WatchedUps>,
     /// The controller's clock.
     now: u64,
     /// The caller's clock at the last call.
@@ -84,7 +84,7 @@ struct Remaining {
 impl PowerController {
     /// A controller without readings, which does not allow write-back.
     pub fn new(expression: Expression, rules: Rules) -> Self {
-        let upses = vec![Ups::default(); expression.names().len()];
+        let upses = vec![WatchedUps::default(); expression.names().len()];
         Self {
             expression,
             rules,
@@ -187,7 +187,7 @@ impl PowerController {
     }
 
     fn is_mains_failing(&self) -> bool {
-        self.upses.iter().any(Ups::is_on_battery)
+        self.upses.iter().any(WatchedUps::is_on_battery)
     }
 
     /// How long power lasts.

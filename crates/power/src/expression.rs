@@ -22,16 +22,16 @@ const FORMS: &str = "write NAME, NAME and NAME, NAME or NAME, or N of (NAME, NAM
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expression {
     names: Vec<String>,
-    root: Node,
+    root: ExprNode,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Node {
+enum ExprNode {
     Ups(usize),
     /// At least `needed` of these nodes; `needed` is in `1..=nodes.len()`.
     Group {
         needed: usize,
-        nodes: Vec<Node>,
+        nodes: Vec<ExprNode>,
     },
 }
 
@@ -102,10 +102,10 @@ impl Expression {
     }
 }
 
-fn fold<T>(node: &Node, leaf: &impl Fn(usize) -> T, group: &impl Fn(usize, Vec<T>) -> T) -> T {
+fn fold<T>(node: &ExprNode, leaf: &impl Fn(usize) -> T, group: &impl Fn(usize, Vec<T>) -> T) -> T {
     match node {
-        Node::Ups(index) => leaf(*index),
-        Node::Group { needed, nodes } => {
+        ExprNode::Ups(index) => leaf(*index),
+        ExprNode::Group { needed, nodes } => {
             group(*needed, nodes.iter().map(|node| fold(node, leaf, group)).collect())
         }
     }
@@ -118,10 +118,10 @@ impl fmt::Display for Expression {
     }
 }
 
-fn show(node: &Node, names: &[String], outermost: bool) -> String {
+fn show(node: &ExprNode, names: &[String], outermost: bool) -> String {
     match node {
-        Node::Ups(index) => names[*index].clone(),
-        Node::Group { needed, nodes } => {
+        ExprNode::Ups(index) => names[*index].clone(),
+        ExprNode::Group { needed, nodes } => {
             let shown = |inner| nodes.iter().map(move |node| show(node, names, inner));
             let word = match needed {
                 _ if nodes.len() < 2 => None,
@@ -139,13 +139,13 @@ fn show(node: &Node, names: &[String], outermost: bool) -> String {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
+enum ExprToken {
     Name(String),
     Number(usize),
     Mark(char),
 }
 
-impl fmt::Display for Token {
+impl fmt::Display for ExprToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => write!(f, "'{name}'"),
@@ -160,7 +160,7 @@ fn fail(column: usize, message: impl Into<String>, remedy: &str) -> ExpressionEr
 }
 
 /// The tokens of a text, each with its column.
-fn tokens(text: &str) -> Result<Vec<(usize, Token)>, ExpressionError> {
+fn tokens(text: &str) -> Result<Vec<(usize, ExprToken)>, ExpressionError> {
     if text.len() > EXPRESSION_BYTES_MAX {
         let message = format!("longer than {EXPRESSION_BYTES_MAX} bytes");
         return Err(fail(1, message, "use fewer names"));
@@ -174,14 +174,14 @@ fn tokens(text: &str) -> Result<Vec<(usize, Token)>, ExpressionError> {
         if c.is_whitespace() {
             at += 1;
         } else if "(),".contains(c) {
-            tokens.push((column, Token::Mark(c)));
+            tokens.push((column, ExprToken::Mark(c)));
             at += 1;
         } else if of_word(c) {
             let word: String = chars[at..].iter().take_while(|c| of_word(**c)).collect();
             at += word.len();
             let token = match word.parse::<usize>() {
-                Ok(number) => Token::Number(number),
-                Err(_) if c.is_ascii_alphabetic() || c == '_' => Token::Name(word),
+                Ok(number) => ExprToken::Number(number),
+                Err(_) if c.is_ascii_alphabetic() || c == '_' => ExprToken::Name(word),
                 Err(_) => {
                     let message = format!("'{word}' is neither a number nor a name");
                     return Err(fail(column, message, "begin names with a letter"));
@@ -197,14 +197,14 @@ fn tokens(text: &str) -> Result<Vec<(usize, Token)>, ExpressionError> {
 }
 
 struct Parser {
-    tokens: Vec<(usize, Token)>,
+    tokens: Vec<(usize, ExprToken)>,
     at: usize,
     end: usize,
     names: Vec<String>,
 }
 
 impl Parser {
-    fn peek(&self) -> Option<&Token> {
+    fn peek(&self) -> Option<&ExprToken> {
         self.tokens.get(self.at).map(|(_, token)| token)
     }
 
@@ -213,13 +213,13 @@ impl Parser {
     }
 
     fn take_word(&mut self, word: &str) -> bool {
-        let is = matches!(self.peek(), Some(Token::Name(name)) if name == word);
+        let is = matches!(self.peek(), Some(ExprToken::Name(name)) if name == word);
         self.at += usize::from(is);
         is
     }
 
     fn take_mark(&mut self, mark: char) -> bool {
-        let is = self.peek() == Some(&Token::Mark(mark));
+        let is = self.peek() == Some(&ExprToken::Mark(mark));
         self.at += usize::from(is);
         is
     }
@@ -228,12 +228,12 @@ impl Parser {
         if self.take_mark(mark) {
             return Ok(());
         }
-        let found = self.peek().map_or("the end".to_owned(), Token::to_string);
+        let found = self.peek().map_or("the end".to_owned(), ExprToken::to_string);
         Err(fail(self.column(), format!("'{mark}' is missing before {found}"), remedy))
     }
 
     /// A term, or several terms joined by the same operator.
-    fn chain(&mut self, depth: usize) -> Result<Node, ExpressionError> {
+    fn chain(&mut self, depth: usize) -> Result<ExprNode, ExpressionError> {
         if depth > DEPTH_MAX {
             let message = format!("more than {DEPTH_MAX} nested parentheses");
             return Err(fail(self.column(), message, "simplify the expression"));
@@ -266,11 +266,11 @@ impl Parser {
     fn group(
         &self,
         needed: usize,
-        mut nodes: Vec<Node>,
+        mut nodes: Vec<ExprNode>,
         places: &[usize],
-    ) -> Result<Node, ExpressionError> {
+    ) -> Result<ExprNode, ExpressionError> {
         for (at, node) in nodes.iter().enumerate() {
-            if let Node::Ups(index) = node
+            if let ExprNode::Ups(index) = node
                 && nodes[..at].contains(node)
             {
                 let message = format!("'{}' appears twice", self.names[*index]);
@@ -279,26 +279,26 @@ impl Parser {
         }
         match nodes.len() {
             1 => Ok(nodes.remove(0)),
-            _ => Ok(Node::Group { needed, nodes }),
+            _ => Ok(ExprNode::Group { needed, nodes }),
         }
     }
 
-    fn term(&mut self, depth: usize) -> Result<Node, ExpressionError> {
+    fn term(&mut self, depth: usize) -> Result<ExprNode, ExpressionError> {
         let any = self.take_word("any");
         let column = self.column();
         match self.peek().cloned() {
-            Some(Token::Number(needed)) => {
+            Some(ExprToken::Number(needed)) => {
                 self.at += 1;
                 self.counted(needed, column, depth)
             }
             _ if any => Err(fail(column, "a number is missing after 'any'", FORMS)),
-            Some(Token::Mark('(')) => {
+            Some(ExprToken::Mark('(')) => {
                 self.at += 1;
                 let node = self.chain(depth + 1)?;
                 self.expect_mark(')', "close the parenthesis")?;
                 Ok(node)
             }
-            Some(Token::Name(name)) if !["and", "or", "of"].contains(&name.as_str()) => {
+            Some(ExprToken::Name(name)) if !["and", "or", "of"].contains(&name.as_str()) => {
                 self.at += 1;
                 self.ups(name, column)
             }
@@ -307,16 +307,16 @@ impl Parser {
         }
     }
 
-    fn ups(&mut self, name: String, column: usize) -> Result<Node, ExpressionError> {
+    fn ups(&mut self, name: String, column: usize) -> Result<ExprNode, ExpressionError> {
         if let Some(index) = self.names.iter().position(|known| *known == name) {
-            return Ok(Node::Ups(index));
+            return Ok(ExprNode::Ups(index));
         }
         if self.names.len() == UPSES_MAX {
             let message = format!("more than {UPSES_MAX} UPSes");
             return Err(fail(column, message, "use fewer names"));
         }
         self.names.push(name);
-        Ok(Node::Ups(self.names.len() - 1))
+        Ok(ExprNode::Ups(self.names.len() - 1))
     }
 
     /// Parses `of (a, b, c)` after a number.
@@ -325,7 +325,7 @@ impl Parser {
         needed: usize,
         column: usize,
         depth: usize,
-    ) -> Result<Node, ExpressionError> {
+    ) -> Result<ExprNode, ExpressionError> {
         if !self.take_word("of") {
             return Err(fail(self.column(), format!("'of' is missing after {needed}"), FORMS));
         }

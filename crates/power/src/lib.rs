@@ -33,7 +33,7 @@ pub use expression::{EXPRESSION_BYTES_MAX, Expression, ExpressionError, UPSES_MA
 pub use reading::{InvalidValue, LOAD_PERCENT_MAX, RUNTIME_SECONDS_MAX, Reading, TextError};
 pub use rules::{Rules, RulesError};
 pub use state::{Critical, NotReady, PowerState, Unknown, evaluate};
-pub use status::{Status, StatusFlag};
+pub use status::{StatusFlag, UpsFlags};
 pub use ups::Observation;
 
 forebay_types::faults! { nut::EncodeError, ExpressionError, ReadError, RulesError }

@@ -3,7 +3,7 @@
 //! An invalid value is recorded as an [`InvalidValue`], and the variable counts as missing: a UPS
 //! that reports an invalid charge counts as one that reports none.
 
-use crate::Status;
+use crate::UpsFlags;
 use std::fmt;
 
 /// Longest valid runtime in seconds: 30 days. Some UPSes report 65,535 minutes for "unknown".
@@ -19,7 +19,7 @@ const LINES_MAX: usize = 2048;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
     /// The flags of `ups.status`; `None` if the variable is missing.
-    pub status: Option<Status>,
+    pub status: Option<UpsFlags>,
     /// `battery.charge`, 0 to 100 percent.
     pub charge_percent: Option<f64>,
     /// `battery.runtime` in whole seconds, rounded down, at most [`RUNTIME_SECONDS_MAX`].
@@ -159,7 +159,7 @@ impl Collector {
     }
 
     fn finish(mut self) -> Reading {
-        let status = self.text(0).map(|text| Status::parse(&text));
+        let status = self.text(0).map(|text| UpsFlags::parse(&text));
         let charge_percent = self.number(1, 100.0, "percentage");
         let runtime_seconds = self.seconds(2);
         let load_percent = self.number(3, LOAD_PERCENT_MAX, "load in percent");

@@ -69,12 +69,12 @@ const FLAGS: [(&str, StatusFlag); 16] = [
 
 /// The set of flags in one `ups.status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct UpsFlags {
     known: u32,
     unknown: Vec<String>,
 }
 
-impl Status {
+impl UpsFlags {
     /// Parses the value of `ups.status`.
     pub fn parse(text: &str) -> Self {
         let mut status = Self::default();
@@ -101,7 +101,7 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for UpsFlags {
     /// The known flags in a fixed order, then the unknown ones.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = FLAGS.iter().filter(|(_, flag)| self.has(*flag)).map(|(name, _)| *name);
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn order_does_not_matter_and_unknown_flags_are_kept() {
-        let status = Status::parse("  DISCHRG ECO OB\tOB ");
+        let status = UpsFlags::parse("  DISCHRG ECO OB\tOB ");
         assert!(
             status.has(StatusFlag::Ob)
                 && status.has(StatusFlag::Dischrg)
@@ -124,13 +124,13 @@ mod tests {
         );
         assert_eq!(status.unknown(), ["ECO"]);
         assert_eq!(status.to_string(), "OB DISCHRG ECO");
-        assert_eq!(Status::parse(""), Status::default());
+        assert_eq!(UpsFlags::parse(""), UpsFlags::default());
     }
 
     #[test]
     fn flags_are_distinct() {
         for (name, flag) in FLAGS {
-            let status = Status::parse(name);
+            let status = UpsFlags::parse(name);
             assert!(
                 FLAGS.iter().all(|(_, other)| status.has(*other) == (*other == flag)),
                 "{name}"
@@ -138,14 +138,14 @@ mod tests {
             assert_eq!(status.to_string(), name);
         }
         // The flags of `ups.status` are upper case.
-        assert!(!Status::parse("ol").has(StatusFlag::Ol));
+        assert!(!UpsFlags::parse("ol").has(StatusFlag::Ol));
     }
 
     #[test]
     fn memory_of_unknown_flags_is_bounded() {
-        let status = Status::parse(&"ää ".repeat(100_000));
+        let status = UpsFlags::parse(&"ää ".repeat(100_000));
         assert!(status.unknown().len() <= UNKNOWN_FLAGS_MAX);
-        let status = Status::parse(&"ä".repeat(100_000));
+        let status = UpsFlags::parse(&"ä".repeat(100_000));
         assert!(status.unknown()[0].len() <= FLAG_BYTES_MAX);
     }
 }

@@ -8,7 +8,7 @@ use crate::{Critical, NotReady, PowerState, ReadError, Reading, Rules, Unknown, 
 pub type Observation = Result<Reading, ReadError>;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ups {
+pub(crate) struct WatchedUps {
     /// The last reading, and its time.
     last: Option<(u64, Reading)>,
     /// The last error, if it is newer than the reading.
@@ -25,7 +25,7 @@ pub(crate) struct Ups {
     unknown_since: Option<u64>,
 }
 
-impl Ups {
+impl WatchedUps {
     /// Processes an observation at `now`.
     pub(crate) fn observe(&mut self, now: u64, observation: Observation, rules: &Rules) {
         match observation {

@@ -5,7 +5,7 @@
 mod nut_lab;
 
 use forebay_power::drivers::{
-    Authority, Credentials, NutAddress, NutSource, Poller, Source, now_ms,
+    Authority, Credentials, NutAddress, NutSource, Poller, ReadingSource, now_ms,
 };
 use forebay_power::{
     Decision, Exposure, Expression, Observation, PowerController, PowerState, ReadErrorKind, Rules,

@@ -92,7 +92,7 @@ pub struct Answered<T, M> {
 
 /// An answer without what only few answers own.
 #[derive(Debug)]
-struct Entry<T> {
+struct AnswerEntry<T> {
     ticket: T,
     result: IoResult,
     line_hits: LineHits,
@@ -108,7 +108,7 @@ type Owned<M> = (Option<M>, Option<Box<Trail>>);
 /// Answers, in the order given.
 #[derive(Debug)]
 pub struct CompletionBatch<T, M> {
-    entries: Vec<Entry<T>>,
+    entries: Vec<AnswerEntry<T>>,
     /// What the entries with `owns_more` own, in the same order.
     owned: Vec<Owned<M>>,
     segments: Vec<ReplySegment>,
@@ -130,7 +130,7 @@ impl<T, M> CompletionBatch<T, M> {
     pub fn drain(&mut self, mut each: impl FnMut(Answered<T, M>, &[ReplySegment])) {
         let mut owned = self.owned.drain(..);
         for entry in self.entries.drain(..) {
-            let Entry { ticket, result, line_hits, is_lost, owns_more, segments } = entry;
+            let AnswerEntry { ticket, result, line_hits, is_lost, owns_more, segments } = entry;
             let more = if owns_more { owned.next() } else { None };
             let (memory, trail) = more.unwrap_or_default();
             let segments = &self.segments[segments.start as usize..segments.end as usize];
@@ -154,7 +154,7 @@ impl<T, M> CompletionBatch<T, M> {
             self.owned.push((memory, trail));
         }
         let segments = from..self.segments.len() as u32;
-        self.entries.push(Entry { ticket, result, line_hits, is_lost, owns_more, segments });
+        self.entries.push(AnswerEntry { ticket, result, line_hits, is_lost, owns_more, segments });
     }
 }
 

@@ -14,11 +14,11 @@ mod write_back;
 use crate::blocks::whole_blocks;
 use crate::erase::erase_kind;
 use crate::host::{Host, Payload, Reply, ReplySegment};
-use crate::job::{FlushStage, Job, Jobs, PARTS_MAX, PartName, PartState};
+use crate::job::{FlushStage, Jobs, PARTS_MAX, PartName, PartState, RequestJob};
 use crate::{JobId, Request, RequestKind, Trail, Wait, shard_of, staged_pieces};
 use forebay_engine::{Answer, Attempt, IoId, LineHits, Outbox, Outcome, Place, Segment, Slot};
 use forebay_types::{ByteRange, Few, IoResult, LINE_BYTES, VolumeId};
-use parts::{Bytes, PartRun, Step, staged_part};
+use parts::{PartData, PartRun, PartStep, staged_part};
 
 /// The requests of one worker.
 pub struct Dispatcher<H: Host> {
@@ -151,10 +151,10 @@ impl<H: Host> Dispatcher<H> {
                 attempt: Attempt::default(),
                 is_applied: false,
             },
-            Bytes { payload: payload.bytes(), staged: payload.staged() },
+            PartData { payload: payload.bytes(), staged: payload.staged() },
             &mut segments,
         );
-        if let Step::Done(result) = step {
+        if let PartStep::Done(result) = step {
             self.reply.clear();
             let tag = |&segment| ReplySegment { shard: shard as u16, segment };
             self.reply.extend(segments.iter().map(tag));
@@ -166,13 +166,13 @@ impl<H: Host> Dispatcher<H> {
         } else {
             let payload = std::mem::replace(payload, Payload::None);
             let (memory, staged) = self.keep_payload(host, &step, payload);
-            let is_waiting = matches!(step, Step::Waiting(_));
+            let is_waiting = matches!(step, PartStep::Waiting(_));
             let (mut trail, now_us) = (Trail::default(), host.now_us());
             step.record(&mut trail, &self.out, now_us);
             let part = PartState::new(request.range, shard);
             let parts = Few::from_buf([PartState { segments, is_waiting, trail, ..part }]);
-            let job = Job::new(token, request, now_us);
-            self.jobs.insert(Job { memory, staged, parts, line_hits, ..job });
+            let job = RequestJob::new(token, request, now_us);
+            self.jobs.insert(RequestJob { memory, staged, parts, line_hits, ..job });
         }
         self.drain_outbox(host, shard);
         if request.kind == RequestKind::Read && line_hits.misses > 0 {
@@ -184,13 +184,13 @@ impl<H: Host> Dispatcher<H> {
     fn keep_payload(
         &self,
         host: &mut H,
-        step: &Step,
+        step: &PartStep,
         payload: Payload<'_, H::Memory>,
     ) -> (Option<H::Memory>, Vec<Slot>) {
         let is_needed = match step {
-            Step::Done(_) | Step::Logged => false,
-            Step::Waiting(_) | Step::Held { .. } => true,
-            Step::Started => self.out.ios.iter().any(|io| io.segments.iter().any(is_private)),
+            PartStep::Done(_) | PartStep::Logged => false,
+            PartStep::Waiting(_) | PartStep::Held { .. } => true,
+            PartStep::Started => self.out.ios.iter().any(|io| io.segments.iter().any(is_private)),
         };
         match payload {
             Payload::Owned(memory) if is_needed => (Some(memory), Vec::new()),
@@ -240,7 +240,7 @@ impl<H: Host> Dispatcher<H> {
         request: Request,
         payload: Payload<'_, H::Memory>,
     ) -> JobId {
-        let mut job = Job::<H>::new(token, request, host.now_us());
+        let mut job = RequestJob::<H>::new(token, request, host.now_us());
         match payload {
             Payload::None => {}
             Payload::Owned(memory) => job.memory = Some(memory),

@@ -94,7 +94,7 @@ impl FlushStage {
 }
 
 /// A request in flight.
-pub(crate) struct Job<H: Host> {
+pub(crate) struct RequestJob<H: Host> {
     pub token: H::Token,
     pub request: Request,
     pub memory: Option<H::Memory>,
@@ -121,7 +121,7 @@ pub(crate) struct Job<H: Host> {
     pub trail: Trail,
 }
 
-impl<H: Host> Job<H> {
+impl<H: Host> RequestJob<H> {
     /// A job with one pending "part", which the caller ends with `part_done`.
     pub(crate) fn new(token: H::Token, request: Request, begun_us: u64) -> Self {
         Self {
@@ -146,7 +146,7 @@ impl<H: Host> Job<H> {
 
 /// The requests of one dispatcher.
 pub(crate) struct Jobs<H: Host> {
-    entries: Vec<(u16, Option<Job<H>>)>,
+    entries: Vec<(u16, Option<RequestJob<H>>)>,
     free: Vec<u32>,
     len: usize,
 }
@@ -166,7 +166,7 @@ impl<H: Host> Jobs<H> {
         }
     }
 
-    pub(crate) fn insert(&mut self, job: Job<H>) -> JobId {
+    pub(crate) fn insert(&mut self, job: RequestJob<H>) -> JobId {
         let id = self.next_id();
         match self.free.pop() {
             Some(index) => self.entries[index as usize].1 = Some(job),
@@ -176,13 +176,13 @@ impl<H: Host> Jobs<H> {
         id
     }
 
-    pub(crate) fn get_mut(&mut self, id: JobId) -> &mut Job<H> {
+    pub(crate) fn get_mut(&mut self, id: JobId) -> &mut RequestJob<H> {
         let (generation, job) = &mut self.entries[id.index as usize];
         assert_eq!(*generation, id.generation, "an answer arrived for a finished request");
         job.as_mut().expect("an entry of this generation holds a job")
     }
 
-    pub(crate) fn remove(&mut self, id: JobId) -> Job<H> {
+    pub(crate) fn remove(&mut self, id: JobId) -> RequestJob<H> {
         let (generation, job) = &mut self.entries[id.index as usize];
         assert_eq!(*generation, id.generation, "a request ended twice");
         let job = job.take().expect("an entry of this generation holds a job");
@@ -192,7 +192,7 @@ impl<H: Host> Jobs<H> {
         job
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Job<H>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &RequestJob<H>> {
         self.entries.iter().filter_map(|(_, job)| job.as_ref())
     }
 

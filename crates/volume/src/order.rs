@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What happens to a waiting part once all epochs before its own are on stable storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum AfterEpochs {
     /// Retry it with [`forebay_engine::Attempt::in_order`] set.
     Retry,
     /// Answer it.
@@ -24,11 +24,11 @@ pub(crate) enum Then {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OrderState {
     is_running: bool,
     /// Runs begun so far.
     runs: u64,
-    waiters: Vec<Waiter>,
+    waiters: Vec<EpochWaiter>,
     /// The highest epoch of all urgent waiters so far.
     demanded: u64,
     /// The value of `demanded` when the shards were last notified.
@@ -36,10 +36,10 @@ struct State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waiter {
+struct EpochWaiter {
     epoch: u64,
     part: PartId,
-    then: Then,
+    then: AfterEpochs,
     /// Runs begun when the part started to wait.
     runs: u64,
 }
@@ -49,7 +49,7 @@ struct Waiter {
 pub struct Order {
     current: AtomicU64,
     drained: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<OrderState>,
 }
 
 impl Default for Order {
@@ -76,12 +76,18 @@ impl Order {
 
     /// Returns whether all epochs before `epoch` are on stable storage. If not, the part waits for
     /// them.
-    pub(crate) fn wait(&self, epoch: u64, part: PartId, then: Then, is_urgent: bool) -> bool {
+    pub(crate) fn wait(
+        &self,
+        epoch: u64,
+        part: PartId,
+        then: AfterEpochs,
+        is_urgent: bool,
+    ) -> bool {
         let mut state = self.state();
         let is_drained = self.drained() >= epoch;
         if !is_drained {
             let runs = state.runs;
-            state.waiters.push(Waiter { epoch, part, then, runs });
+            state.waiters.push(EpochWaiter { epoch, part, then, runs });
             if is_urgent {
                 state.demanded = state.demanded.max(epoch);
             }
@@ -114,8 +120,8 @@ impl Order {
         self.drained.fetch_max(epoch, Ordering::SeqCst);
         state.waiters.retain(|waiter| {
             let outcome = match waiter.then {
-                Then::Retry => Outcome::InOrder,
-                Then::Answer => Outcome::Done(Ok(())),
+                AfterEpochs::Retry => Outcome::InOrder,
+                AfterEpochs::Answer => Outcome::Done(Ok(())),
             };
             let is_drained = waiter.epoch <= epoch;
             answers.extend(is_drained.then_some(Answer { part: waiter.part, outcome }));
@@ -139,7 +145,7 @@ impl Order {
         !state.waiters.is_empty()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, OrderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -152,10 +158,10 @@ mod tests {
     fn a_part_is_answered_when_all_epochs_before_it_are_drained() {
         let order = Order::default();
         assert_eq!(order.epoch(), 1);
-        assert!(order.wait(1, PartId(1), Then::Retry, true), "no epoch precedes the first");
+        assert!(order.wait(1, PartId(1), AfterEpochs::Retry, true), "no epoch precedes the first");
         assert_eq!(order.cut(), 2);
-        assert!(!order.wait(2, PartId(2), Then::Retry, true));
-        assert!(!order.wait(order.cut(), PartId(3), Then::Answer, true));
+        assert!(!order.wait(2, PartId(2), AfterEpochs::Retry, true));
+        assert!(!order.wait(order.cut(), PartId(3), AfterEpochs::Answer, true));
         assert_eq!((order.take_demand(), order.take_demand()), (Some(3), None));
         assert!(order.begin() && !order.begin());
         let mut answers = Vec::new();
@@ -163,7 +169,7 @@ mod tests {
         assert_eq!(answers, [Answer { part: PartId(2), outcome: Outcome::InOrder }]);
         assert!(order.end(None, &mut answers), "part 3 still waits");
         assert!(order.begin());
-        assert!(!order.wait(order.cut(), PartId(4), Then::Retry, true));
+        assert!(!order.wait(order.cut(), PartId(4), AfterEpochs::Retry, true));
         assert!(order.end(Some(IoError::Io), &mut answers), "part 4 came after the run began");
         let failed = Outcome::Done(Err(IoError::Io));
         assert_eq!(answers[1..], [Answer { part: PartId(3), outcome: failed }]);

@@ -68,7 +68,7 @@ impl Plan {
 
 /// A stream. Positions are those of [`Course`].
 #[derive(Clone, Copy, Debug)]
-struct Stream {
+struct StreamEntry {
     course: Course,
     /// The bytes that the client has read of it.
     used: u64,
@@ -86,7 +86,7 @@ struct Stream {
     last_used: u64,
 }
 
-impl Stream {
+impl StreamEntry {
     /// The position of a read that continues the stream.
     fn position(&self, range: ByteRange) -> Option<u64> {
         let position = self.course.position(range)?;
@@ -119,7 +119,7 @@ impl Stream {
 /// The streams of one volume.
 #[derive(Debug)]
 pub struct Streams {
-    streams: Vec<Stream>,
+    streams: Vec<StreamEntry>,
     detector: Detector,
     volume_bytes: u64,
     window_max: u64,
@@ -160,7 +160,7 @@ impl Streams {
         let run = self.detector.on_miss(range, self.credit <= 0, self.volume_bytes)?;
         let position = run.course.position(range)?;
         let next = position + run.course.length(range);
-        let stream = Stream {
+        let stream = StreamEntry {
             course: run.course,
             used: run.bytes.min(next),
             next,
@@ -183,7 +183,8 @@ impl Streams {
     /// Records the first use of a marked line. Returns the next window to prefetch, if any.
     pub fn on_mark(&mut self, line: u64) -> Option<Plan> {
         self.clock += 1;
-        let is_marked = |stream: &Stream| stream.mark.is_some_and(|(marked, _)| marked == line);
+        let is_marked =
+            |stream: &StreamEntry| stream.mark.is_some_and(|(marked, _)| marked == line);
         let at = self.streams.iter().position(is_marked)?;
         let stream = &mut self.streams[at];
         stream.last_used = self.clock;
@@ -214,7 +215,7 @@ impl Streams {
         if is_beyond && may_continue { self.plan(at) } else { None }
     }
 
-    fn insert(&mut self, stream: Stream) -> usize {
+    fn insert(&mut self, stream: StreamEntry) -> usize {
         if self.streams.len() < STREAMS_MAX {
             self.streams.push(stream);
             return self.streams.len() - 1;

@@ -6,24 +6,23 @@ use crate::structure::{BARE, Structure};
 
 const FILE: &str = "xtask/src/tidy/ratchets.rs";
 /// The largest circle of top-level modules of each package that has one.
-const CIRCLES: [(&str, usize); 10] = [
+const CIRCLES: [(&str, usize); 9] = [
     ("bench", 2),
-    ("backend", 6),
-    ("config", 7),
+    ("backend", 3),
+    ("config", 2),
     ("control", 2),
-    ("engine", 9),
     ("forebay", 4),
-    ("frontend-nbd", 4),
+    ("frontend-nbd", 2),
     ("journal", 2),
     ("runtime", 3),
     ("volume", 2),
 ];
 /// How many of a hundred definitions of types share their name with another one.
-const COLLIDING_PERCENT: usize = 44;
+const COLLIDING_PERCENT: usize = 25;
 /// Definitions of a bare name, as `State`, beyond the first of each.
-const BARE_NAMES: usize = 87;
+const BARE_NAMES: usize = 52;
 /// Closures with a name: `let name = |..|`.
-const NAMED_CLOSURES: usize = 818;
+const NAMED_CLOSURES: usize = 817;
 
 /// Compares the figures with the stored ones.
 pub fn check(structure: &Structure, findings: &mut Vec<Finding>) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Finding;
-use crate::source::{Source, is_word};
+use crate::source::{RustSource, is_word};
 
 /// The widest line, in characters.
 const COLUMNS_MAX: usize = 100;
@@ -51,7 +51,7 @@ const FOREIGN: [&str; 8] = [
 ];
 
 /// Checks the Rust file `file` of the crate in directory `name`.
-pub fn check_source(name: &str, file: &Path, source: &Source, findings: &mut Vec<Finding>) {
+pub fn check_source(name: &str, file: &Path, source: &RustSource, findings: &mut Vec<Finding>) {
     lengths(file, source, findings);
     unfinished(file, source, findings);
     unwraps(file, source, findings);
@@ -108,7 +108,7 @@ pub fn foreign_paths(file: &Path, text: &str, findings: &mut Vec<Finding>) {
 }
 
 /// Checks that a module starts with its documentation.
-pub fn module_doc(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
+pub fn module_doc(file: &Path, source: &RustSource, findings: &mut Vec<Finding>) {
     let begins = source
         .comment_lines()
         .iter()
@@ -121,7 +121,7 @@ pub fn module_doc(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
-fn lengths(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
+fn lengths(file: &Path, source: &RustSource, findings: &mut Vec<Finding>) {
     for function in source.functions() {
         let lines = function.last_line - function.first_line + 1;
         if lines > FUNCTION_LINES_MAX && !source.is_test(function.first_line) {
@@ -140,7 +140,7 @@ fn lengths(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
 }
 
 /// Checks for leftover markers of unfinished work.
-fn unfinished(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
+fn unfinished(file: &Path, source: &RustSource, findings: &mut Vec<Finding>) {
     for (number, line) in source.comment_lines().iter().enumerate() {
         for mark in ["FIXME", "TODO", "XXX"] {
             if has_word(line, mark) {
@@ -157,7 +157,7 @@ fn unfinished(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
-fn unwraps(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
+fn unwraps(file: &Path, source: &RustSource, findings: &mut Vec<Finding>) {
     for (number, line) in source.code_lines().iter().enumerate() {
         for call in [".unwrap()", ".unwrap_err()"] {
             if line.contains(call) && !source.is_test(number) {
@@ -169,14 +169,14 @@ fn unwraps(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
-fn unsafe_code(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
+fn unsafe_code(file: &Path, source: &RustSource, findings: &mut Vec<Finding>) {
     for at in source.words("unsafe") {
         let message = format!("unsafe code is allowed only in {}: move it", UNSAFE.join(", "));
         find(findings, file, source.line_of(at), message);
     }
 }
 
-fn unranked_locks(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
+fn unranked_locks(file: &Path, source: &RustSource, findings: &mut Vec<Finding>) {
     for lock in ["Mutex", "RwLock", "Condvar"] {
         for line in source.words(lock).into_iter().map(|at| source.line_of(at)) {
             if !source.is_test(line) {
@@ -187,7 +187,7 @@ fn unranked_locks(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
-fn purity(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
+fn purity(file: &Path, source: &RustSource, findings: &mut Vec<Finding>) {
     let named = source.code_lines().into_iter().enumerate();
     for (line, path) in named.chain(source.uses()) {
         if source.is_test(line) {
@@ -229,7 +229,7 @@ mod tests {
     /// The messages that a file of `krate` gives rise to.
     fn messages(krate: &str, text: &str) -> Vec<String> {
         let mut findings = Vec::new();
-        check_source(krate, Path::new("x.rs"), &Source::new(text), &mut findings);
+        check_source(krate, Path::new("x.rs"), &RustSource::new(text), &mut findings);
         findings.iter().map(Finding::to_string).collect()
     }
 
@@ -320,7 +320,7 @@ mod tests {
     fn the_edge_of_a_pure_crate_has_a_directory() {
         let found = |file: &str| {
             let mut findings = Vec::new();
-            let source = Source::new("use std::thread;\n");
+            let source = RustSource::new("use std::thread;\n");
             check_source("power", Path::new(file), &source, &mut findings);
             findings.len()
         };
@@ -333,7 +333,7 @@ mod tests {
     fn module_docs() {
         let found = |text: &str| {
             let mut findings = Vec::new();
-            module_doc(Path::new("x.rs"), &Source::new(text), &mut findings);
+            module_doc(Path::new("x.rs"), &RustSource::new(text), &mut findings);
             findings.len()
         };
         assert_eq!(found("//! Owns.\nuse a;\n"), 0);

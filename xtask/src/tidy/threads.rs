@@ -2,7 +2,7 @@
 //! what it may wait for.
 
 use super::Finding;
-use crate::source::Source;
+use crate::source::RustSource;
 use std::path::{Path, PathBuf};
 
 /// The page with the table.
@@ -23,7 +23,7 @@ pub type Named = (String, PathBuf, usize);
 pub fn check(
     package: &Path,
     file: &Path,
-    source: &Source,
+    source: &RustSource,
     named: &mut Vec<Named>,
     findings: &mut Vec<Finding>,
 ) {
@@ -88,7 +88,7 @@ mod tests {
     /// The names and findings of a file of a package.
     fn checked(package: &str, text: &str) -> (Vec<Named>, Vec<Finding>) {
         let (mut named, mut findings) = (Vec::new(), Vec::new());
-        let (package, source) = (Path::new(package), Source::new(text));
+        let (package, source) = (Path::new(package), RustSource::new(text));
         check(package, &package.join("src/x.rs"), &source, &mut named, &mut findings);
         (named, findings)
     }

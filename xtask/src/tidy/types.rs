@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::Finding;
-use crate::source::Source;
+use crate::source::RustSource;
 
 /// Maximum methods of a type, trait implementations included.
 const METHODS_MAX: usize = 60;
@@ -14,7 +14,7 @@ const COMPONENT_METHODS_MIN: usize = 20;
 
 /// The definition of a type in one crate.
 #[derive(Default)]
-struct Size {
+struct TypeSize {
     methods: usize,
     open_fields: usize,
     /// The position of the struct.
@@ -22,8 +22,8 @@ struct Size {
 }
 
 /// Checks the types of a package, all of whose files are given.
-pub fn check(sources: &[(PathBuf, Source)], findings: &mut Vec<Finding>) {
-    let mut sizes: BTreeMap<String, Size> = BTreeMap::new();
+pub fn check(sources: &[(PathBuf, RustSource)], findings: &mut Vec<Finding>) {
+    let mut sizes: BTreeMap<String, TypeSize> = BTreeMap::new();
     for (file, source) in sources {
         for (of, methods) in source.impls() {
             sizes.entry(of).or_default().methods += methods;
@@ -58,7 +58,7 @@ mod tests {
 
     fn found(text: &str) -> Vec<String> {
         let mut findings = Vec::new();
-        check(&[("a.rs".into(), Source::new(text))], &mut findings);
+        check(&[("a.rs".into(), RustSource::new(text))], &mut findings);
         findings.iter().map(Finding::to_string).collect()
     }
 

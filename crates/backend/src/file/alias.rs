@@ -18,7 +18,7 @@ pub(super) mod tests;
 
 pub(super) use kernel::System;
 
-use super::medium::Mount;
+use super::medium::MountSource;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -27,48 +27,48 @@ use std::path::{Path, PathBuf};
 const DEPTH_MAX: usize = 16;
 
 /// Major and minor number of a block device.
-pub(super) type Numbers = (u32, u32);
+pub(super) type DeviceNumbers = (u32, u32);
 
 /// A regular file, identified by device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileId {
-    pub(super) device: Numbers,
+    pub(super) device: DeviceNumbers,
     pub(super) inode: u64,
 }
 
 /// A file or a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Node {
+pub(super) enum StorageNode {
     File(FileId),
-    Device(Numbers),
+    Device(DeviceNumbers),
 }
 
 /// The backing of a loop device: bytes `start` to `end` (exclusive) of `to`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Attached {
-    pub(super) to: Node,
+pub(super) struct LoopBacking {
+    pub(super) to: StorageNode,
     pub(super) start: u64,
     pub(super) end: u64,
 }
 
-impl Attached {
+impl LoopBacking {
     const fn overlaps(&self, other: &Self) -> bool {
         self.start < other.end && other.start < self.end
     }
 }
 
 /// Access to sysfs, and queries that sysfs does not answer.
-pub(super) trait Kernel {
+pub(super) trait SysfsAccess {
     fn sysfs(&self) -> &Path;
 
     /// The backing of a loop device; `None` if unknown.
-    fn attached(&self, device: Numbers, directory: &Path) -> Option<Attached>;
+    fn attached(&self, device: DeviceNumbers, directory: &Path) -> Option<LoopBacking>;
 
     /// Whether a block device is mounted, or claimed by a process or by another device.
-    fn is_claimed(&self, device: Numbers, directory: &Path) -> bool;
+    fn is_claimed(&self, device: DeviceNumbers, directory: &Path) -> bool;
 
     /// What a file system is on, by its device number.
-    fn mount(&self, device: Numbers) -> Mount;
+    fn mount(&self, device: DeviceNumbers) -> MountSource;
 
     /// Takes a shared lock on the file below a loop device, to exclude writers that open the file
     /// itself. `None` if the file cannot be reached.
@@ -85,12 +85,13 @@ pub(super) struct Alias(pub(super) String);
 /// Checks whether an opened device, or an opened file on the device `on`, is in use under another
 /// name. Returns locks to hold as long as the store is open.
 pub(super) fn follow(
-    kernel: &dyn Kernel,
-    opened: Node,
-    on: Numbers,
+    kernel: &dyn SysfsAccess,
+    opened: StorageNode,
+    on: DeviceNumbers,
 ) -> Result<Vec<OwnedFd>, Alias> {
-    let mut walk = Walk { kernel, loops: loops(kernel), locks: Vec::new(), seen: BTreeSet::new() };
-    let whole = Attached { to: opened, start: 0, end: u64::MAX };
+    let mut walk =
+        AliasWalk { kernel, loops: loops(kernel), locks: Vec::new(), seen: BTreeSet::new() };
+    let whole = LoopBacking { to: opened, start: 0, end: u64::MAX };
     walk.check_above(&whole, DEPTH_MAX)?;
     walk.follow_below(on, DEPTH_MAX)?;
     Ok(walk.locks)
@@ -98,12 +99,12 @@ pub(super) fn follow(
 
 /// An attached loop device.
 struct Loop {
-    device: Numbers,
+    device: DeviceNumbers,
     directory: PathBuf,
-    attached: Attached,
+    attached: LoopBacking,
 }
 
-fn loops(kernel: &dyn Kernel) -> Vec<Loop> {
+fn loops(kernel: &dyn SysfsAccess) -> Vec<Loop> {
     let Ok(entries) = std::fs::read_dir(kernel.sysfs().join("block")) else { return Vec::new() };
     let attached = entries.flatten().filter_map(|entry| {
         let directory = entry.path();
@@ -117,17 +118,17 @@ fn loops(kernel: &dyn Kernel) -> Vec<Loop> {
     attached.collect()
 }
 
-struct Walk<'a> {
-    kernel: &'a dyn Kernel,
+struct AliasWalk<'a> {
+    kernel: &'a dyn SysfsAccess,
     loops: Vec<Loop>,
     locks: Vec<OwnedFd>,
     /// The devices already followed downwards: the opened one, and those below it.
-    seen: BTreeSet<Numbers>,
+    seen: BTreeSet<DeviceNumbers>,
 }
 
-impl Walk<'_> {
+impl AliasWalk<'_> {
     /// Checks the loop devices over a part of a node, except those through which it was reached.
-    fn check_above(&self, part: &Attached, depth: usize) -> Result<(), Alias> {
+    fn check_above(&self, part: &LoopBacking, depth: usize) -> Result<(), Alias> {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         let is_over = |other: &&Loop| {
             other.attached.to == part.to
@@ -145,8 +146,14 @@ impl Walk<'_> {
     }
 
     /// Checks the loop devices over a device and its partitions.
-    fn check_above_device(&self, device: Numbers, at: &Path, depth: usize) -> Result<(), Alias> {
-        let whole = |device| Attached { to: Node::Device(device), start: 0, end: u64::MAX };
+    fn check_above_device(
+        &self,
+        device: DeviceNumbers,
+        at: &Path,
+        depth: usize,
+    ) -> Result<(), Alias> {
+        let whole =
+            |device| LoopBacking { to: StorageNode::Device(device), start: 0, end: u64::MAX };
         self.check_above(&whole(device), depth)?;
         for partition in directories_in(at).filter(|entry| entry.join("partition").exists()) {
             if let Some(device) = numbers(&partition) {
@@ -157,7 +164,7 @@ impl Walk<'_> {
     }
 
     /// Follows a device to the ones below it.
-    fn follow_below(&mut self, device: Numbers, depth: usize) -> Result<(), Alias> {
+    fn follow_below(&mut self, device: DeviceNumbers, depth: usize) -> Result<(), Alias> {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         let directory = self.kernel.sysfs().join(format!("dev/block/{}:{}", device.0, device.1));
         // A partition's directory is inside that of its disk; sysfs has a link to it.
@@ -188,18 +195,18 @@ impl Walk<'_> {
     fn follow_loop(
         &mut self,
         directory: &Path,
-        attached: &Attached,
+        attached: &LoopBacking,
         depth: usize,
     ) -> Result<(), Alias> {
         match attached.to {
-            Node::File(file) => match self.kernel.lock(file, directory) {
+            StorageNode::File(file) => match self.kernel.lock(file, directory) {
                 Ok(lock) => self.locks.extend(lock),
                 Err(()) => {
                     let path = backing_name(directory);
                     return Err(Alias(format!("{path}, the file below it, is in use")));
                 }
             },
-            Node::Device(below) => {
+            StorageNode::Device(below) => {
                 let at = self.kernel.sysfs().join(format!("dev/block/{}:{}", below.0, below.1));
                 if self.kernel.is_claimed(below, &at) {
                     let path = backing_name(directory);
@@ -209,8 +216,8 @@ impl Walk<'_> {
         }
         self.check_above(attached, depth)?;
         match attached.to {
-            Node::File(file) => self.follow_below(file.device, depth),
-            Node::Device(below) => self.follow_below(below, depth),
+            StorageNode::File(file) => self.follow_below(file.device, depth),
+            StorageNode::Device(below) => self.follow_below(below, depth),
         }
     }
 
@@ -254,7 +261,7 @@ fn text(directory: &Path, name: &str) -> Option<String> {
     Some(text.trim_end_matches('\n').to_owned())
 }
 
-pub(super) fn numbers(directory: &Path) -> Option<Numbers> {
+pub(super) fn numbers(directory: &Path) -> Option<DeviceNumbers> {
     let text = text(directory, "dev")?;
     let (major, minor) = text.split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))

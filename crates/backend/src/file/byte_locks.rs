@@ -50,7 +50,7 @@ impl Use {
 
 /// Why the locks cannot be taken.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum LockRefused {
     /// QEMU, or a program that locks images as it does, uses the file.
     ByQemu,
     /// Another program has locked the file or a part of it.
@@ -64,7 +64,7 @@ pub(super) enum Refused {
 /// # Errors
 /// Another process uses the file in a way that this use excludes, or there are no such locks. The
 /// locks taken so far stay until the file is closed.
-pub(super) fn take(file: &OwnedFd, usage: Use) -> Result<(), Refused> {
+pub(super) fn take(file: &OwnedFd, usage: Use) -> Result<(), LockRefused> {
     if is_on_smb(file) {
         return Ok(());
     }
@@ -76,12 +76,12 @@ pub(super) fn take(file: &OwnedFd, usage: Use) -> Result<(), Refused> {
     }
     for byte in used.iter().map(|n| DENIED + n).chain(denied.iter().map(|n| USED + n)) {
         if is_locked(file, libc::F_WRLCK, byte, 1)? {
-            return Err(Refused::ByQemu);
+            return Err(LockRefused::ByQemu);
         }
     }
     // To the end of the file, however large it is.
     if is_locked(file, exclusive, 0, USED)? || is_locked(file, exclusive, AFTER, 0)? {
-        return Err(Refused::ByAnother);
+        return Err(LockRefused::ByAnother);
     }
     Ok(())
 }
@@ -99,11 +99,11 @@ fn lock(
     kind: libc::c_int,
     start: libc::off_t,
     len: libc::off_t,
-) -> Result<(), Refused> {
+) -> Result<(), LockRefused> {
     match call(file, libc::F_OFD_SETLK, kind, start, len) {
         Ok(_) => Ok(()),
-        Err(Errno::AGAIN | Errno::ACCESS) => Err(Refused::ByAnother),
-        Err(error) => Err(Refused::Unsupported(error)),
+        Err(Errno::AGAIN | Errno::ACCESS) => Err(LockRefused::ByAnother),
+        Err(error) => Err(LockRefused::Unsupported(error)),
     }
 }
 
@@ -113,8 +113,9 @@ fn is_locked(
     kind: libc::c_int,
     start: libc::off_t,
     len: libc::off_t,
-) -> Result<bool, Refused> {
-    let found = call(file, libc::F_OFD_GETLK, kind, start, len).map_err(Refused::Unsupported)?;
+) -> Result<bool, LockRefused> {
+    let found =
+        call(file, libc::F_OFD_GETLK, kind, start, len).map_err(LockRefused::Unsupported)?;
     Ok(libc::c_int::from(found) != libc::F_UNLCK)
 }
 
@@ -166,7 +167,7 @@ mod tests {
         // reads and shares everything.
         let (writer, reader, sharing) =
             (&[100, 101, 103, 201, 203][..], &[100, 201, 203][..], &[100][..]);
-        let (by_qemu, fine) = (Err(Refused::ByQemu), Ok(()));
+        let (by_qemu, fine) = (Err(LockRefused::ByQemu), Ok(()));
         for (other, writing, reading, below) in [
             (writer, &by_qemu, &by_qemu, &by_qemu),
             (reader, &by_qemu, &fine, &by_qemu),
@@ -220,13 +221,13 @@ mod tests {
             let other = open(file.path());
             lock(&other, libc::F_WRLCK, 0, len).unwrap();
             for usage in [Use::Writing, Use::Reading] {
-                assert_eq!(take(&open(file.path()), usage), Err(Refused::ByAnother), "{len}");
+                assert_eq!(take(&open(file.path()), usage), Err(LockRefused::ByAnother), "{len}");
             }
             drop(other);
         }
         let other = open(file.path());
         lock(&other, libc::F_RDLCK, 1 << 20, 4096).unwrap();
-        assert_eq!(take(&open(file.path()), Use::Writing), Err(Refused::ByAnother));
+        assert_eq!(take(&open(file.path()), Use::Writing), Err(LockRefused::ByAnother));
         take(&open(file.path()), Use::Reading).unwrap();
     }
 }

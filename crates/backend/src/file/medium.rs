@@ -4,7 +4,9 @@
 //! for a file system with several devices of its own or one of a server, nothing is known.
 
 use super::ability::unescaped;
-use super::alias::{Kernel, Node, Numbers, System, directories_in, name, numbers};
+use super::alias::{
+    DeviceNumbers, StorageNode, SysfsAccess, System, directories_in, name, numbers,
+};
 use crate::Medium;
 use rustix::fs::{FileType, Stat, major, minor};
 use std::collections::BTreeSet;
@@ -17,11 +19,11 @@ const DEPTH_MAX: usize = 16;
 
 /// What a file system is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Mount {
+pub(super) enum MountSource {
     /// Memory; the type of the file system.
     Memory(String),
     /// A device, or another file system.
-    On(Numbers),
+    On(DeviceNumbers),
     Unknown,
 }
 
@@ -56,35 +58,35 @@ pub(super) const fn memory_type(number: u32) -> Option<&'static str> {
     }
 }
 
-fn device_of(stat: &Stat) -> Numbers {
+fn device_of(stat: &Stat) -> DeviceNumbers {
     let is_block = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     let device = if is_block { stat.st_rdev } else { stat.st_dev };
     (major(device), minor(device))
 }
 
-fn below(kernel: &dyn Kernel, device: Numbers) -> Medium {
-    let mut walk = Walk { kernel, disks: BTreeSet::new() };
+fn below(kernel: &dyn SysfsAccess, device: DeviceNumbers) -> Medium {
+    let mut walk = MediumWalk { kernel, disks: BTreeSet::new() };
     let memory = walk.follow(device, DEPTH_MAX);
     Medium { memory, disks: walk.disks, ..Medium::default() }
 }
 
-struct Walk<'a> {
-    kernel: &'a dyn Kernel,
+struct MediumWalk<'a> {
+    kernel: &'a dyn SysfsAccess,
     /// The kernel's names of the devices without others below them.
     disks: BTreeSet<String>,
 }
 
-impl Walk<'_> {
+impl MediumWalk<'_> {
     /// Follows a device, or the device number of a file system, to its disks. Returns the memory
     /// without which it has lost data.
-    fn follow(&mut self, device: Numbers, depth: usize) -> Option<String> {
+    fn follow(&mut self, device: DeviceNumbers, depth: usize) -> Option<String> {
         let depth = depth.checked_sub(1)?;
         let directory = self.kernel.sysfs().join(format!("dev/block/{}:{}", device.0, device.1));
         let Ok(directory) = directory.canonicalize() else {
             return match self.kernel.mount(device) {
-                Mount::Memory(kind) => Some(kind),
-                Mount::On(device) => self.follow(device, depth),
-                Mount::Unknown => None,
+                MountSource::Memory(kind) => Some(kind),
+                MountSource::On(device) => self.follow(device, depth),
+                MountSource::Unknown => None,
             };
         };
         if directory.join("partition").exists() {
@@ -96,8 +98,8 @@ impl Walk<'_> {
         }
         if directory.join("loop").is_dir() {
             return match self.kernel.attached(device, &directory)?.to {
-                Node::File(file) => self.follow(file.device, depth),
-                Node::Device(below) => self.follow(below, depth),
+                StorageNode::File(file) => self.follow(file.device, depth),
+                StorageNode::Device(below) => self.follow(below, depth),
             };
         }
         let below: Vec<_> = directories_in(&directory.join("slaves")).collect();
@@ -119,9 +121,9 @@ impl Walk<'_> {
 /// returns the number of a device, or of the file system of a directory.
 pub(super) fn mount_in(
     list: &[u8],
-    device: Numbers,
-    number_of: impl Fn(&Path) -> Option<Numbers>,
-) -> Mount {
+    device: DeviceNumbers,
+    number_of: impl Fn(&Path) -> Option<DeviceNumbers>,
+) -> MountSource {
     let place = format!("{}:{}", device.0, device.1);
     let lines = list.split(|&byte| byte == b'\n').map(String::from_utf8_lossy);
     for line in lines {
@@ -132,19 +134,19 @@ pub(super) fn mount_in(
         let mut fields = file_system.split(' ');
         let (kind, source) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
         if ["tmpfs", "ramfs", "rootfs", "devtmpfs", "hugetlbfs"].contains(&kind) {
-            return Mount::Memory(kind.to_owned());
+            return MountSource::Memory(kind.to_owned());
         }
         let options = fields.next().unwrap_or_default().split(',');
         let upper = options.filter_map(|option| option.strip_prefix("upperdir=")).next();
         let on = upper.or(Some(source).filter(|source| source.starts_with("/dev/")));
         let on = on.and_then(|on| number_of(&unescaped(on.as_bytes())));
-        return on.filter(|&on| on != device).map_or(Mount::Unknown, Mount::On);
+        return on.filter(|&on| on != device).map_or(MountSource::Unknown, MountSource::On);
     }
-    Mount::Unknown
+    MountSource::Unknown
 }
 
 /// As [`mount_in`], of the running system.
-pub(super) fn mount(device: Numbers) -> Mount {
+pub(super) fn mount(device: DeviceNumbers) -> MountSource {
     let list = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     mount_in(&list, device, |path| {
         // A relative name is that of a directory in another mount namespace.
@@ -158,7 +160,7 @@ mod tests {
     use super::super::alias::tests::{IMAGE, Machine};
     use super::*;
 
-    fn on(machine: &Machine, device: Numbers) -> (Option<String>, Vec<String>) {
+    fn on(machine: &Machine, device: DeviceNumbers) -> (Option<String>, Vec<String>) {
         let medium = below(machine, device);
         (medium.memory, medium.disks.into_iter().collect())
     }
@@ -168,7 +170,7 @@ mod tests {
         let mut machine = Machine::new();
         machine.add("sda", (8, 0), 100).add("sda/sda1", (8, 1), 50).add("sdb", (8, 16), 100);
         machine.add_mapped("dm-0", (253, 0), 50, &["sda/sda1", "sdb"]);
-        machine.add_loop("loop0", (7, 0), Node::File(IMAGE));
+        machine.add_loop("loop0", (7, 0), StorageNode::File(IMAGE));
         assert_eq!(on(&machine, (8, 1)), (None, vec!["/dev/sda".into()]));
         assert_eq!(on(&machine, (253, 0)), (None, vec!["/dev/sda".into(), "/dev/sdb".into()]));
         assert_eq!(on(&machine, (7, 0)), (None, vec!["/dev/sda".into()]), "its file is on sda1");
@@ -182,10 +184,10 @@ mod tests {
         machine.add_mapped("dm-0", (253, 0), 50, &["sda", "ram0"]);
         machine.add_mapped("md0", (9, 0), 50, &["sda", "ram0"]);
         std::fs::create_dir(machine.path("md0").join("md")).unwrap();
-        machine.mounts.push(((0, 40), Mount::Memory("tmpfs".into())));
-        machine.mounts.push(((0, 41), Mount::On((0, 40))));
+        machine.mounts.push(((0, 40), MountSource::Memory("tmpfs".into())));
+        machine.mounts.push(((0, 41), MountSource::On((0, 40))));
         let file = super::super::alias::FileId { device: (0, 41), inode: 1 };
-        machine.add_loop("loop0", (7, 0), Node::File(file));
+        machine.add_loop("loop0", (7, 0), StorageNode::File(file));
         for (device, memory) in [
             ((1, 0), Some("/dev/ram0")),
             ((252, 0), Some("/dev/zram0")),
@@ -213,10 +215,10 @@ mod tests {
                 _ => None,
             })
         };
-        assert_eq!(find(40), Mount::Memory("tmpfs".into()));
-        assert_eq!(find(41), Mount::On((0, 40)));
-        assert_eq!(find(42), Mount::On((8, 16)));
-        assert_eq!([find(43), find(44)], [Mount::Unknown, Mount::Unknown]);
+        assert_eq!(find(40), MountSource::Memory("tmpfs".into()));
+        assert_eq!(find(41), MountSource::On((0, 40)));
+        assert_eq!(find(42), MountSource::On((8, 16)));
+        assert_eq!([find(43), find(44)], [MountSource::Unknown, MountSource::Unknown]);
     }
 
     #[test]

@@ -25,25 +25,25 @@ pub use open::FileError;
 pub use size_limit::{file_bytes_max, report_oversize_writes};
 
 use crate::thread_pool::ThreadPool;
-use crate::trial::Trial;
+use crate::trial::TrialBackend;
 use crate::{Backend, Description, Displaced, Extent, Io, Medium, OpenOptions};
 use forebay_threads::Thread;
 use forebay_types::ByteRange;
 pub(crate) use open::identity_at;
-use presence::Presence;
+use presence::FilePresence;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use store::Store;
+use store::FileStore;
 
 /// Threads that block on the disk: the queue depth of a disk with command queueing.
 const THREAD_COUNT_MAX: usize = 32;
 
 /// A disk in a file or on a block device.
 pub struct FileBackend {
-    store: Arc<Store>,
+    store: Arc<FileStore>,
     pool: ThreadPool,
-    presence: Presence,
+    presence: FilePresence,
     description: Description,
     medium: Medium,
     /// Locks on the files below the store, held as long as it is open.
@@ -56,10 +56,10 @@ impl FileBackend {
     ///
     /// # Errors
     /// As for [`FileBackend::open`], except that it may be in use.
-    pub(crate) fn ask(path: &Path, options: &OpenOptions) -> Result<Trial, FileError> {
+    pub(crate) fn ask(path: &Path, options: &OpenOptions) -> Result<TrialBackend, FileError> {
         let asked = open::ask(path, options)?;
         let (name, identity) = (path.display().to_string(), asked.identity);
-        Ok(Trial::new(&name, asked.size_bytes, identity, asked.medium))
+        Ok(TrialBackend::new(&name, asked.size_bytes, identity, asked.medium))
     }
 
     /// The memory that a path leads to, such as `tmpfs` or `/dev/ram0`, which a reset or a power
@@ -75,8 +75,8 @@ impl FileBackend {
     /// multiple of 512 bytes.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, FileError> {
         let opened = open::open(path, options)?;
-        let store = Arc::new(Store::new(opened.file, opened.is_block, &opened.description));
-        let presence = Presence::new(path, &store, !options.read_only);
+        let store = Arc::new(FileStore::new(opened.file, opened.is_block, &opened.description));
+        let presence = FilePresence::new(path, &store, !options.read_only);
         let worker = store.clone();
         let pool = ThreadPool::new(
             Thread::named("disk"),

@@ -6,8 +6,8 @@
 //! Loop devices respect neither, so the open also searches for aliases of the same data
 //! ([`super::alias`]).
 
-use super::alias::{self, Alias, FileId, Node, System};
-use super::byte_locks::{self, Refused, Use};
+use super::alias::{self, Alias, FileId, StorageNode, System};
+use super::byte_locks::{self, LockRefused, Use};
 use super::{ability, image, medium};
 use crate::geometry::Sysfs;
 use crate::{Description, Medium, OpenOptions};
@@ -191,7 +191,7 @@ impl Fault for FileError {
 }
 
 /// An open, locked file or block device.
-pub(super) struct Opened {
+pub(super) struct OpenedFile {
     pub(super) file: OwnedFd,
     /// Locks on the files below it, held as long as it is open.
     pub(super) locks: Vec<OwnedFd>,
@@ -201,7 +201,7 @@ pub(super) struct Opened {
 }
 
 /// Opens and locks a file or block device, and detects its properties.
-pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileError> {
+pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<OpenedFile, FileError> {
     let is_block = is_block_device(path, options.read_only)?;
     let (file, locks) = open_when_free(path, is_block, options)?;
     let call = |call, source| FileError::System { path: path.into(), call, source };
@@ -209,7 +209,7 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileErr
     if check_type(path, &opened)? != is_block {
         return Err(call("open", Errno::STALE));
     }
-    let Asked { size_bytes, identity, medium } = examine(path, &file, &opened, options)?;
+    let FileProperties { size_bytes, identity, medium } = examine(path, &file, &opened, options)?;
     let alignment = enable_direct(path, &file, is_block, size_bytes);
     let (major, minor) = numbers(&opened, is_block);
     let geometry = Sysfs::system().of_device(major, minor);
@@ -233,18 +233,18 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileErr
         },
         alignment_bytes: alignment.unwrap_or(SECTOR_BYTES as u32),
     };
-    Ok(Opened { file, locks, is_block, medium, description })
+    Ok(OpenedFile { file, locks, is_block, medium, description })
 }
 
 /// What can be asked of a file or block device before it is used.
-pub(super) struct Asked {
+pub(super) struct FileProperties {
     pub(super) size_bytes: u64,
     pub(super) identity: String,
     pub(super) medium: Medium,
 }
 
 /// Asks a file or block device, without locking it or opening it for writing.
-pub(super) fn ask(path: &Path, options: &OpenOptions) -> Result<Asked, FileError> {
+pub(super) fn ask(path: &Path, options: &OpenOptions) -> Result<FileProperties, FileError> {
     let is_block = is_block_device(path, options.read_only)?;
     let refused = |source| not_permitted(path, is_block, options.read_only, source);
     let access =
@@ -272,7 +272,7 @@ fn examine(
     file: &OwnedFd,
     stat: &Stat,
     options: &OpenOptions,
-) -> Result<Asked, FileError> {
+) -> Result<FileProperties, FileError> {
     let is_block = check_type(path, stat)?;
     let size_bytes = rustix::fs::seek(file, SeekFrom::End(0))
         .map_err(|source| FileError::System { path: path.into(), call: "lseek", source })?;
@@ -288,7 +288,7 @@ fn examine(
     let size_bytes = size_bytes - hidden_bytes;
     let identity = identity(stat, is_block);
     let medium = Medium { hidden_bytes, ..medium::of(file, stat, is_block) };
-    Ok(Asked { size_bytes, identity, medium })
+    Ok(FileProperties { size_bytes, identity, medium })
 }
 
 /// The numbers of the device, or of the device that the file is on.
@@ -411,9 +411,9 @@ fn follow(stat: &Stat, is_block: bool) -> Result<Vec<OwnedFd>, Alias> {
     match is_block {
         true => {
             let device = numbers(stat.st_rdev);
-            alias::follow(&System, Node::Device(device), device)
+            alias::follow(&System, StorageNode::Device(device), device)
         }
-        false => alias::follow(&System, Node::File(FileId::of(stat)), numbers(stat.st_dev)),
+        false => alias::follow(&System, StorageNode::File(FileId::of(stat)), numbers(stat.st_dev)),
     }
 }
 
@@ -471,11 +471,11 @@ fn lock_bytes(path: &Path, file: OwnedFd, read_only: bool) -> Result<OwnedFd, Fi
     let usage = if read_only { Use::Reading } else { Use::Writing };
     match byte_locks::take(&file, usage) {
         Ok(()) => Ok(file),
-        Err(Refused::ByQemu) => {
+        Err(LockRefused::ByQemu) => {
             Err(FileError::InUse { path: path.into(), holder: " (QEMU has locked it)" })
         }
-        Err(Refused::ByAnother) => Err(FileError::InUse { path: path.into(), holder: "" }),
-        Err(Refused::Unsupported(error)) => {
+        Err(LockRefused::ByAnother) => Err(FileError::InUse { path: path.into(), holder: "" }),
+        Err(LockRefused::Unsupported(error)) => {
             tracing::warn!(
                 path = %path.display(),
                 %error,

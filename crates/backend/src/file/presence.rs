@@ -4,13 +4,13 @@
 //! them. So the name is regularly compared with the file.
 
 use crate::Displaced;
-use crate::file::store::Store;
+use crate::file::store::FileStore;
 use rustix::fs::{Access, AtFlags, CWD, Mode, SeekFrom};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
 /// The state of the file when it was opened.
-pub(super) struct Presence {
+pub(super) struct FilePresence {
     /// Absolute, as the working directory may change.
     path: PathBuf,
     size_bytes: u64,
@@ -22,9 +22,9 @@ pub(super) struct Presence {
 /// All write permissions of a file's mode.
 const WRITE_MODE: Mode = Mode::WUSR.union(Mode::WGRP).union(Mode::WOTH);
 
-impl Presence {
+impl FilePresence {
     /// Records the state of the file opened at `path`.
-    pub(super) fn new(path: &Path, store: &Store, is_writable: bool) -> Self {
+    pub(super) fn new(path: &Path, store: &FileStore, is_writable: bool) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mode = rustix::fs::fstat(&store.file).map(|stat| Mode::from_raw_mode(stat.st_mode));
         let has_write_permission = mode.is_ok_and(|mode| mode.intersects(WRITE_MODE));
@@ -33,7 +33,7 @@ impl Presence {
 
     /// Compares the file with the current target of its path. If the path cannot be examined, the
     /// file counts as present: such a file system also fails reads and writes.
-    pub(super) fn check(&self, store: &Store) -> Result<(), Displaced> {
+    pub(super) fn check(&self, store: &FileStore) -> Result<(), Displaced> {
         let current = match rustix::fs::stat(&self.path) {
             Ok(current) => current,
             Err(Errno::NOENT | Errno::NOTDIR) => return Err(lost(store)),
@@ -64,7 +64,7 @@ impl Presence {
     }
 
     /// Whether the system would refuse to open it for writing.
-    fn is_read_only(&self, store: &Store) -> bool {
+    fn is_read_only(&self, store: &FileStore) -> bool {
         let access = rustix::fs::accessat(CWD, &self.path, Access::WRITE_OK, AtFlags::EACCESS);
         let is_refused = matches!(access, Err(Errno::ROFS | Errno::PERM | Errno::ACCESS));
         is_refused || store.is_block && is_read_only_device(store)
@@ -72,7 +72,7 @@ impl Presence {
 }
 
 /// How a store without its name is displaced.
-fn lost(store: &Store) -> Displaced {
+fn lost(store: &FileStore) -> Displaced {
     let still_there = rustix::fs::fstat(&store.file).is_ok_and(|ours| match store.is_block {
         true => !is_unplugged(ours.st_rdev),
         false => ours.st_nlink > 0,
@@ -87,7 +87,7 @@ fn is_unplugged(device: u64) -> bool {
     devices.is_dir() && !devices.join(format!("{major}:{minor}")).exists()
 }
 
-fn is_read_only_device(store: &Store) -> bool {
+fn is_read_only_device(store: &FileStore) -> bool {
     let Ok(stat) = rustix::fs::fstat(&store.file) else { return false };
     let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
     let setting = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));

@@ -19,7 +19,7 @@ const BUFFERS_PER_CALL_MAX: usize = 1024;
 const ZEROES_BYTES: u64 = 1 << 20;
 
 /// An open file.
-pub(super) struct Store {
+pub(super) struct FileStore {
     pub(super) file: OwnedFd,
     pub(super) is_block: bool,
     name: String,
@@ -33,7 +33,7 @@ pub(super) struct Store {
     error_limiter: LogLimiter,
 }
 
-impl Store {
+impl FileStore {
     pub(super) fn new(file: OwnedFd, is_block: bool, description: &Description) -> Self {
         Self {
             file,

@@ -12,7 +12,7 @@ const OPTIMAL_BYTES_MAX: u64 = 64 << 20;
 const ODD_BYTES_MIN: u64 = 4 << 20;
 
 /// Queue limits, in bytes; zero if not reported.
-pub(super) struct Limits {
+pub(super) struct QueueLimits {
     optimal: u64,
     minimum: u64,
     physical: u64,
@@ -21,7 +21,7 @@ pub(super) struct Limits {
     rotational: Option<bool>,
 }
 
-impl Limits {
+impl QueueLimits {
     pub(super) fn read(directory: &Path) -> Self {
         let queue = |name: &str| number(directory, &format!("queue/{name}")).unwrap_or(0);
         let alignment = match attribute(directory, "alignment_offset") {

@@ -1,6 +1,6 @@
 //! Geometry of MD arrays, from their sysfs attributes.
 
-use super::limits::Limits;
+use super::limits::QueueLimits;
 use super::{attribute, number};
 use forebay_types::{DiskGeometry, SECTOR_BYTES, limits::STRIPE_BYTES_MAX};
 use std::path::Path;
@@ -10,7 +10,7 @@ const PAGE_BYTES: u64 = 4096;
 
 /// The geometry of the array with this directory; `None` if it is not an array. An array that is
 /// being reshaped has two geometries, and counts as having no stripes.
-pub(super) fn geometry(directory: &Path, limits: &Limits) -> Option<DiskGeometry> {
+pub(super) fn geometry(directory: &Path, limits: &QueueLimits) -> Option<DiskGeometry> {
     let directory = directory.join("md");
     let level = attribute(&directory, "level")?;
     let plain = limits.plain();

@@ -12,7 +12,7 @@ mod md;
 mod tests;
 
 use forebay_types::{DiskGeometry, SECTOR_BYTES};
-use limits::Limits;
+use limits::QueueLimits;
 use std::path::{Path, PathBuf};
 
 /// Maximum depth of stacked devices; real stacks are smaller.
@@ -22,13 +22,13 @@ const DEPTH_MAX: usize = 16;
 const MIB: u64 = 1 << 20;
 
 /// Major and minor number of a block device.
-type Numbers = (u32, u32);
+type MajorMinor = (u32, u32);
 
 /// A sysfs tree.
 pub(crate) struct Sysfs {
     root: PathBuf,
     /// The device that a file is on, for loop devices over files.
-    device_of_file: fn(&Path) -> Option<Numbers>,
+    device_of_file: fn(&Path) -> Option<MajorMinor>,
 }
 
 impl Sysfs {
@@ -46,7 +46,7 @@ impl Sysfs {
         self.of_number((major, minor), DEPTH_MAX)
     }
 
-    fn of_number(&self, (major, minor): Numbers, depth: usize) -> DiskGeometry {
+    fn of_number(&self, (major, minor): MajorMinor, depth: usize) -> DiskGeometry {
         self.inspect(&self.root.join(format!("dev/block/{major}:{minor}")), depth)
     }
 
@@ -58,7 +58,7 @@ impl Sysfs {
         if let (Some(start), Some(disk)) = (number(&directory, "start"), directory.parent()) {
             return self.inspect(disk, depth).part_from(start.saturating_mul(SECTOR_BYTES));
         }
-        let limits = Limits::read(&directory);
+        let limits = QueueLimits::read(&directory);
         if let Some(geometry) = md::geometry(&directory, &limits) {
             return geometry;
         }
@@ -73,7 +73,13 @@ impl Sysfs {
 
     /// A loop device over another device inherits its stripes. Over a file it has none: the file
     /// system decides where the file is on the disk, and in how many pieces.
-    fn of_loop(&self, directory: &Path, path: &str, limits: &Limits, depth: usize) -> DiskGeometry {
+    fn of_loop(
+        &self,
+        directory: &Path,
+        path: &str,
+        limits: &QueueLimits,
+        depth: usize,
+    ) -> DiskGeometry {
         if let Some(name) = path.strip_prefix("/dev/") {
             let below = self.root.join("class/block").join(name.replace('/', "!"));
             if below.exists() {
@@ -91,7 +97,7 @@ impl Sysfs {
     /// A device-mapper volume has the geometry of its limits. But if each disk below it has the
     /// volume's size, as with multipath and encryption with a detached header, the volume maps the
     /// disk from the first sector on, and has the disk's geometry.
-    fn of_mapped(&self, directory: &Path, limits: &Limits, depth: usize) -> DiskGeometry {
+    fn of_mapped(&self, directory: &Path, limits: &QueueLimits, depth: usize) -> DiskGeometry {
         let own = limits.geometry();
         let below: Vec<PathBuf> = match std::fs::read_dir(directory.join("slaves")) {
             Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),

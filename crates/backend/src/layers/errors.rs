@@ -91,12 +91,12 @@ impl ErrorRule {
 pub struct Errors {
     rule: ErrorRule,
     is_enabled: AtomicBool,
-    choice: Mutex<Choice>,
+    choice: Mutex<ErrorChoice>,
     inner: Arc<dyn Backend>,
     pub(super) description: Description,
 }
 
-struct Choice {
+struct ErrorChoice {
     random: Random,
     /// Matching I/Os that still pass before the first can fail.
     pass_count: u64,
@@ -107,7 +107,7 @@ impl Errors {
     /// Fails some I/O of `inner`.
     pub fn new(inner: Arc<dyn Backend>, rule: ErrorRule) -> Self {
         let choice =
-            Choice { random: Random::new(rule.seed), pass_count: rule.after, failed_count: 0 };
+            ErrorChoice { random: Random::new(rule.seed), pass_count: rule.after, failed_count: 0 };
         let description = describe("error", &*inner);
         let choice = Mutex::new(choice);
         Self { rule, is_enabled: AtomicBool::new(true), choice, inner, description }

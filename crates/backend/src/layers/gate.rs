@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 /// A backend whose I/O a test can hold.
 pub struct Gate {
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     arrived: Condvar,
     inner: Arc<dyn Backend>,
     description: Description,
 }
 
-struct State {
+struct GateState {
     closed: Kinds,
     held: VecDeque<Io>,
     are_extents_closed: bool,
@@ -40,7 +40,7 @@ pub struct HeldIo {
 impl Gate {
     /// An open gate in front of `inner`.
     pub fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
-        let state = State {
+        let state = GateState {
             closed: Kinds::NONE,
             held: VecDeque::new(),
             are_extents_closed: false,
@@ -95,7 +95,7 @@ impl Gate {
         self.wait_for(time, |state| state.extents_held >= count)
     }
 
-    fn wait_for(&self, time: Duration, condition: impl Fn(&State) -> bool) -> bool {
+    fn wait_for(&self, time: Duration, condition: impl Fn(&GateState) -> bool) -> bool {
         let deadline = Instant::now() + time;
         let mut state = lock(&self.state);
         while !condition(&state) {

@@ -25,7 +25,7 @@ pub use errors::{ErrorRule, Errors};
 pub use gate::{Gate, HeldIo};
 pub use kinds::Kinds;
 pub use rate::{Rate, Rates};
-pub use trace::{Trace, TraceError};
+pub use trace::{TraceFileError, TraceLayer};
 pub use volatile::{Volatile, VolatileError, Volatility};
 
 use crate::{Backend, Description, OpenError};
@@ -68,9 +68,9 @@ pub(crate) fn open(
             layer.description.name = named;
             Arc::new(layer)
         }
-        _ if is_trial => Trace::options(text).map(|_| inner)?,
+        _ if is_trial => TraceLayer::options(text).map(|_| inner)?,
         _ => {
-            let mut layer = Trace::parse(inner, text)?;
+            let mut layer = TraceLayer::parse(inner, text)?;
             layer.description.name = named;
             Arc::new(layer)
         }

@@ -28,30 +28,30 @@ const LINES_WAITING_MAX: usize = 128 << 10;
 /// The trace cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the trace '{path}'")]
-pub struct TraceError {
+pub struct TraceFileError {
     /// The file.
     path: PathBuf,
     /// The system's error.
     source: io::Error,
 }
 
-impl Fault for TraceError {
+impl Fault for TraceFileError {
     fn remedy(&self) -> Remedy {
         "give a file in a directory that this user may write to".into()
     }
 }
 
-struct Line {
+struct TraceLine {
     time_us: u64,
     op: char,
     range: ByteRange,
 }
 
 /// A backend that records its requests.
-pub struct Trace {
+pub struct TraceLayer {
     started: Instant,
     /// `None` only while the layer is closed.
-    lines: Option<SyncSender<Line>>,
+    lines: Option<SyncSender<TraceLine>>,
     writer: Option<JoinHandle<()>>,
     lost_count: AtomicU64,
     path: PathBuf,
@@ -59,10 +59,10 @@ pub struct Trace {
     pub(super) description: Description,
 }
 
-impl Trace {
+impl TraceLayer {
     /// Records the I/O of `inner` as requests to volume `volume`. Truncates the file.
-    pub fn new(inner: Arc<dyn Backend>, path: &Path, volume: u16) -> Result<Self, TraceError> {
-        let fail = |source| TraceError { path: path.into(), source };
+    pub fn new(inner: Arc<dyn Backend>, path: &Path, volume: u16) -> Result<Self, TraceFileError> {
+        let fail = |source| TraceFileError { path: path.into(), source };
         let mut file = BufWriter::new(File::create(path).map_err(fail)?);
         writeln!(file, "time_us,volume,op,offset_bytes,length_bytes").map_err(fail)?;
         let (lines, received) = sync_channel(LINES_WAITING_MAX);
@@ -105,7 +105,7 @@ impl Trace {
 }
 
 /// Writes lines until the channel closes, and flushes the file whenever the queue is empty.
-fn write_lines(file: &mut impl Write, lines: &Receiver<Line>, volume: u16) -> io::Result<()> {
+fn write_lines(file: &mut impl Write, lines: &Receiver<TraceLine>, volume: u16) -> io::Result<()> {
     loop {
         let line = match lines.try_recv() {
             Ok(line) => Ok(line),
@@ -115,12 +115,12 @@ fn write_lines(file: &mut impl Write, lines: &Receiver<Line>, volume: u16) -> io
             }
             Err(TryRecvError::Disconnected) => return file.flush(),
         };
-        let Ok(Line { time_us, op, range }) = line else { return file.flush() };
+        let Ok(TraceLine { time_us, op, range }) = line else { return file.flush() };
         writeln!(file, "{time_us},{volume},{op},{},{}", range.offset, range.len)?;
     }
 }
 
-impl Backend for Trace {
+impl Backend for TraceLayer {
     fn description(&self) -> &Description {
         &self.description
     }
@@ -133,7 +133,7 @@ impl Backend for Trace {
         };
         if let (Some(op), Some(lines)) = (op, &self.lines) {
             let time_us = self.started.elapsed().as_micros() as u64;
-            if lines.try_send(Line { time_us, op, range: io.range() }).is_err() {
+            if lines.try_send(TraceLine { time_us, op, range: io.range() }).is_err() {
                 self.lost_count.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -145,7 +145,7 @@ impl Backend for Trace {
     }
 }
 
-impl Drop for Trace {
+impl Drop for TraceLayer {
     fn drop(&mut self) {
         // Closing the channel ends the writer after the last line.
         self.lines = None;

@@ -39,7 +39,7 @@ const NEW: &str = ".new";
 const TRAILER_BYTES: usize = 28;
 
 /// The image of one store.
-pub(super) struct Image {
+pub(super) struct StoreImage {
     path: PathBuf,
     size_bytes: u64,
     /// The current file, locked.
@@ -48,13 +48,13 @@ pub(super) struct Image {
 
 /// Where the parts of an image are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Layout {
+struct ImageLayout {
     chunks: u64,
     table: u64,
     trailer: u64,
 }
 
-impl Layout {
+impl ImageLayout {
     const fn of(size_bytes: u64) -> Self {
         let chunks = size_bytes.div_ceil(CHUNK_BYTES);
         let table = size_bytes.next_multiple_of(BLOCK_BYTES);
@@ -100,7 +100,7 @@ const fn chunk(number: u64, size_bytes: u64) -> ByteRange {
     ByteRange::new(offset, if left < CHUNK_BYTES { left } else { CHUNK_BYTES })
 }
 
-impl Image {
+impl StoreImage {
     /// Opens and locks the image of a store of this size. If it is in use, as it is for a moment
     /// after its process was killed, retries for up to `in_use_wait`.
     ///
@@ -125,7 +125,8 @@ impl Image {
     /// Checks that a file is an image for a store of this size, without locking it.
     ///
     /// # Errors
-    /// As for [`Image::open`] and [`Image::load`], except that it may be in use or damaged.
+    /// As for [`StoreImage::open`] and [`StoreImage::load`], except that it may be in use or
+    /// damaged.
     pub(super) fn ask(path: &Path, size_bytes: u64) -> Result<(), MemoryError> {
         let image = Self::find(path, size_bytes)?;
         let fail = |source| MemoryError::ReadImage { path: path.to_owned(), source };
@@ -227,7 +228,7 @@ impl Image {
             let (path, size_bytes) = (self.path.clone(), self.size_bytes);
             return Err(MemoryError::ImageSize { path, image_bytes, size_bytes });
         }
-        let layout = Layout::of(self.size_bytes);
+        let layout = ImageLayout::of(self.size_bytes);
         if len != layout.end() {
             return Err(damaged(layout.end().min(len)));
         }
@@ -280,7 +281,7 @@ impl Image {
         file: &File,
         next: &mut dyn FnMut(&mut [u8]) -> io::Result<Option<u64>>,
     ) -> io::Result<()> {
-        let layout = Layout::of(self.size_bytes);
+        let layout = ImageLayout::of(self.size_bytes);
         file.set_len(layout.end())?;
         let mut buffer = AlignedBuffer::new(CHUNK_BYTES as usize);
         let mut table = vec![0; layout.chunks as usize * 4];

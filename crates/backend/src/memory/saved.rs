@@ -5,7 +5,7 @@
 //! began, while clients write (`snapshot.rs`). If a save makes no progress for [`STALL`] while
 //! writes wait for it, it is aborted, so that a file system that hangs does not block them.
 
-use super::image::Image;
+use super::image::StoreImage;
 use super::snapshot::{Prepared, Snapshot};
 use super::{MemoryBackend, MemoryError};
 use crate::count::IoCount;
@@ -42,26 +42,26 @@ pub fn saved_memory_bytes() -> u64 {
 
 /// A store in memory with an image.
 pub(super) struct SavedMemory {
-    store: Arc<Store>,
+    store: Arc<SavedStore>,
     path: PathBuf,
     every: Option<Duration>,
     /// Held during a save, so that there are never two at once.
-    image: Mutex<Image>,
-    last: Mutex<Last>,
+    image: Mutex<StoreImage>,
+    last: Mutex<PastSaves>,
     /// Aborts a save that makes no progress.
     timer: Timer,
 }
 
 /// The saves so far.
 #[derive(Default)]
-struct Last {
+struct PastSaves {
     at: Option<SystemTime>,
     took: Option<Duration>,
     failed: Option<(io::ErrorKind, String)>,
     is_saving: bool,
 }
 
-struct Store {
+struct SavedStore {
     memory: MemoryBackend,
     description: Description,
     /// Whether the store was written since the image was loaded, or since the last save began.
@@ -79,7 +79,7 @@ struct Save {
     number: u64,
 }
 
-impl Store {
+impl SavedStore {
     /// Carries out a write, or lets it wait for the save in progress. Returns that save's number,
     /// and how many chunks it has taken, if the caller must begin to watch it.
     fn change(&self, io: Io) -> Option<(u64, u64)> {
@@ -124,7 +124,7 @@ impl Store {
         waiting.into_iter().for_each(|io| io.done.complete(Ok(())));
     }
 
-    /// Schedules [`Store::check`].
+    /// Schedules [`SavedStore::check`].
     fn check_later(self: &Arc<Self>, timer: &TimerHandle, number: u64, before: u64) {
         let (store, handle) = (Arc::downgrade(self), timer.clone());
         let at_ns = timer.now_ns() + self.stall.as_nanos() as u64;
@@ -173,21 +173,21 @@ impl SavedMemory {
         stall: Duration,
     ) -> Result<Self, MemoryError> {
         let mut memory = MemoryBackend::new(size_bytes)?;
-        let image = Image::open(path, size_bytes, options.in_use_wait)?;
+        let image = StoreImage::open(path, size_bytes, options.in_use_wait)?;
         memory.allocate()?;
-        let last = Last { at: image.load(&memory)?, ..Last::default() };
+        let last = PastSaves { at: image.load(&memory)?, ..PastSaves::default() };
         let memory = memory.read_only(options.read_only);
         let path = image.path().to_owned();
         let name = format!("memory:{}?save={}", Size(size_bytes), path.display());
         let description = Description { name, ..memory.description().clone() };
         ALLOCATED_BYTES.fetch_add(size_bytes, Ordering::Relaxed);
         let (is_changed, save) = Default::default();
-        let store = Arc::new(Store { memory, description, is_changed, save, stall });
+        let store = Arc::new(SavedStore { memory, description, is_changed, save, stall });
         let (image, last, timer) = (Mutex::new(image), Mutex::new(last), Timer::new());
         Ok(Self { store, path, every, image, last, timer })
     }
 
-    fn save_now(&self, image: &mut Image, number: u64) -> io::Result<()> {
+    fn save_now(&self, image: &mut StoreImage, number: u64) -> io::Result<()> {
         let began = Instant::now();
         let saved = image.save(|buffer| self.store.take(number, buffer));
         self.store.end(number);
@@ -208,7 +208,7 @@ impl SavedMemory {
     }
 }
 
-impl Drop for Store {
+impl Drop for SavedStore {
     fn drop(&mut self) {
         ALLOCATED_BYTES.fetch_sub(self.description.size_bytes, Ordering::Relaxed);
     }

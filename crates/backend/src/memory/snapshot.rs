@@ -19,7 +19,7 @@ const COPIES_MIN: u64 = 64;
 
 /// The snapshot that a save takes.
 pub(super) struct Snapshot {
-    state: Mutex<State>,
+    state: Mutex<SnapshotState>,
 }
 
 /// The outcome of [`Snapshot::prepare`].
@@ -35,7 +35,7 @@ pub(super) enum Prepared {
     },
 }
 
-struct State {
+struct SnapshotState {
     size_bytes: u64,
     /// Chunks below this one are taken.
     next: u64,
@@ -57,7 +57,7 @@ impl Snapshot {
     /// call [`Snapshot::prepare`] first.
     pub(super) fn new(size_bytes: u64) -> Self {
         let chunks = size_bytes.div_ceil(CHUNK_BYTES);
-        let state = State {
+        let state = SnapshotState {
             size_bytes,
             next: 0,
             taken: vec![false; chunks as usize].into(),
@@ -118,7 +118,7 @@ impl Snapshot {
     }
 }
 
-impl State {
+impl SnapshotState {
     /// Copies the chunks of a range that are not taken yet. Returns false, and copies nothing, if
     /// there is not enough room for the copies.
     fn copy(&mut self, memory: &MemoryBackend, range: ByteRange) -> bool {

@@ -5,13 +5,13 @@ use std::collections::BinaryHeap;
 
 /// Answers by time; answers of the same time keep the order of insertion.
 #[derive(Default)]
-pub(super) struct Answers {
+pub(super) struct TimedAnswers {
     /// Time, sequence number, id.
     heap: BinaryHeap<Reverse<(u64, u64, u64)>>,
     inserted: u64,
 }
 
-impl Answers {
+impl TimedAnswers {
     /// Adds the answer to the I/O `id` at `at_ns`.
     pub(super) fn push(&mut self, at_ns: u64, id: u64) {
         self.inserted += 1;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 /// A store with the timing of a modelled disk.
 pub struct ModelBackend {
-    driver: Arc<Driver>,
+    driver: Arc<ModelDriver>,
     inner: Arc<dyn Backend>,
     count: IoCounter,
     description: Description,
@@ -24,21 +24,21 @@ pub struct ModelBackend {
     timer: Timer,
 }
 
-struct Driver {
-    state: Mutex<State>,
+struct ModelDriver {
+    state: Mutex<ModelState>,
     timer: TimerHandle,
 }
 
-struct State {
+struct ModelState {
     model: Box<dyn DiskModel>,
-    in_flight: HashMap<u64, InFlight>,
+    in_flight: HashMap<u64, ModelIo>,
     next_id: u64,
     /// The earliest time at which the timer polls the model.
     armed_ns: Option<u64>,
 }
 
 /// An I/O that waits for model, store or both.
-enum InFlight {
+enum ModelIo {
     /// Waits for both.
     Both,
     /// Waits for the store.
@@ -64,8 +64,8 @@ impl ModelBackend {
         let array = model.array().copied();
         description.geometry = model.geometry();
         let timer = Timer::new();
-        let state = State { model, in_flight: HashMap::new(), next_id: 0, armed_ns: None };
-        let driver = Driver { state: Mutex::new(state), timer: timer.handle().clone() };
+        let state = ModelState { model, in_flight: HashMap::new(), next_id: 0, armed_ns: None };
+        let driver = ModelDriver { state: Mutex::new(state), timer: timer.handle().clone() };
         let driver = Arc::new(driver);
         Self { driver, inner, count: IoCounter::default(), description, array, timer }
     }
@@ -99,20 +99,20 @@ impl Backend for ModelBackend {
     }
 }
 
-impl Driver {
+impl ModelDriver {
     /// Submits an I/O to the model.
     fn start(self: &Arc<Self>, now_ns: u64, io: &Io) -> u64 {
         let mut state = lock(&self.state);
         let id = state.next_id;
         state.next_id += 1;
-        state.in_flight.insert(id, InFlight::Both);
+        state.in_flight.insert(id, ModelIo::Both);
         state.model.enqueue(now_ns, id, io.kind, io.offset, io.len);
         self.arm(&mut state);
         id
     }
 
     /// Schedules the timer for the next completion, unless it fires earlier anyway.
-    fn arm(self: &Arc<Self>, state: &mut State) {
+    fn arm(self: &Arc<Self>, state: &mut ModelState) {
         let Some(next_ns) = state.model.next_completion() else { return };
         if state.armed_ns.is_none_or(|armed_ns| next_ns < armed_ns) {
             state.armed_ns = Some(next_ns);
@@ -131,9 +131,9 @@ impl Driver {
         }
         while let Some(id) = state.model.pop(now_ns) {
             match state.in_flight.remove(&id) {
-                Some(InFlight::Model(done, result)) => answers.push((done, result)),
-                Some(InFlight::Both) => drop(state.in_flight.insert(id, InFlight::Store)),
-                Some(InFlight::Store) | None => unreachable!("the model completed an I/O twice"),
+                Some(ModelIo::Model(done, result)) => answers.push((done, result)),
+                Some(ModelIo::Both) => drop(state.in_flight.insert(id, ModelIo::Store)),
+                Some(ModelIo::Store) | None => unreachable!("the model completed an I/O twice"),
             }
         }
         self.arm(&mut state);
@@ -144,11 +144,11 @@ impl Driver {
     /// Handles an I/O that the store has completed.
     fn on_store_done(&self, id: u64, done: Completion, result: IoResult) {
         let mut state = lock(&self.state);
-        if let Some(InFlight::Store) = state.in_flight.remove(&id) {
+        if let Some(ModelIo::Store) = state.in_flight.remove(&id) {
             drop(state);
             done.complete(result);
         } else {
-            state.in_flight.insert(id, InFlight::Model(done, result));
+            state.in_flight.insert(id, ModelIo::Model(done, result));
         }
     }
 }

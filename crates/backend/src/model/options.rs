@@ -94,13 +94,13 @@ fn name_in_messages(text: &str) -> String {
 
 /// A parsed model name.
 struct ParsedName<'a> {
-    kind: Kind,
+    kind: ModelKind,
     /// The size in the name, in bytes.
     requested_bytes: Option<u64>,
     fields: Fields<'a>,
 }
 
-enum Kind {
+enum ModelKind {
     Disk(Drive),
     Array(ArraySpec, Drive),
 }
@@ -116,7 +116,7 @@ impl<'a> ParsedName<'a> {
             let fields = Fields::parse(what, query, '&', &keys)?;
             let (spec, drive) = array_spec(level, &fields)?;
             let requested_bytes = array_size(&spec, &fields)?;
-            return Ok(Self { kind: Kind::Array(spec, drive), requested_bytes, fields });
+            return Ok(Self { kind: ModelKind::Array(spec, drive), requested_bytes, fields });
         }
         let Some(own) = drive_keys(name) else {
             return Err(SpecError::NoModel { name: name.to_owned() }.into());
@@ -125,11 +125,11 @@ impl<'a> ParsedName<'a> {
         let fields = Fields::parse(what, query, '&', &keys)?;
         let drive = drive(name, &fields)?;
         let requested_bytes = fields.get("size", "8GiB", size_bytes)?;
-        Ok(Self { kind: Kind::Disk(drive), requested_bytes, fields })
+        Ok(Self { kind: ModelKind::Disk(drive), requested_bytes, fields })
     }
 }
 
-impl Kind {
+impl ModelKind {
     /// The part of `bytes` that the disk uses: an array uses whole stripes. If `bytes` hold no
     /// whole stripe, returns `bytes`, which `make` refuses.
     fn size_within(&self, bytes: u64) -> u64 {

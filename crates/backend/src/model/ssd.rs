@@ -5,7 +5,7 @@
 //! reduce the bandwidth. There is no garbage collection: the disk stays as fast as a new one.
 
 use super::DiskModel;
-use super::answers::Answers;
+use super::answers::TimedAnswers;
 use crate::IoKind;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -48,14 +48,14 @@ pub struct Ssd {
     /// Completion time of the last write.
     written_ns: u64,
     /// The I/Os in flight.
-    answers: Answers,
+    answers: TimedAnswers,
 }
 
 impl Ssd {
     /// An idle disk.
     pub fn new(spec: SsdSpec) -> Self {
         let dies = (0..spec.parallel_count.max(1)).map(|_| Reverse(0)).collect();
-        Self { spec, dies, free_at_ns: 0, written_ns: 0, answers: Answers::default() }
+        Self { spec, dies, free_at_ns: 0, written_ns: 0, answers: TimedAnswers::default() }
     }
 
     /// Executes one I/O of `len` bytes. Returns its completion time. Calls must be in the order of

@@ -1,6 +1,6 @@
 //! Connecting and the handshake.
 
-use super::socket::{Socket, as_timeout};
+use super::socket::{NbdSocket, as_timeout};
 use super::{NbdError, NbdUrl};
 use forebay_nbd::client::{Config, Handshake, Opened, Step};
 use forebay_nbd::proto::export_flag;
@@ -9,27 +9,27 @@ use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
 /// A connection in the transmission phase.
-pub(super) struct Connected {
-    pub(super) socket: Socket,
+pub(super) struct ConnectedExport {
+    pub(super) socket: NbdSocket,
     pub(super) opened: Opened,
     /// Bytes received after the handshake.
     pub(super) input: Vec<u8>,
 }
 
 /// An export: address and name.
-pub(super) struct Target {
+pub(super) struct ExportTarget {
     pub(super) url: NbdUrl,
     /// The address as typed.
     pub(super) name: String,
     pub(super) read_only: bool,
 }
 
-impl Target {
+impl ExportTarget {
     /// Connects and opens the export within `time`. Name resolution may add to that.
-    pub(super) fn connect(&self, time: Duration) -> Result<Connected, NbdError> {
+    pub(super) fn connect(&self, time: Duration) -> Result<ConnectedExport, NbdError> {
         let fail = |source| NbdError::Connect { url: self.name.clone(), source };
         let deadline = Instant::now() + time;
-        let socket = Socket::connect(&self.url.address, deadline).map_err(fail)?;
+        let socket = NbdSocket::connect(&self.url.address, deadline).map_err(fail)?;
         let mut handshake = Handshake::new(Config {
             export: self.url.export.clone(),
             tls: false,
@@ -51,7 +51,7 @@ impl Target {
                 Step::Enter(opened) => {
                     self.check(&opened)?;
                     socket.set_deadline(None).map_err(fail)?;
-                    return Ok(Connected { socket, opened, input });
+                    return Ok(ConnectedExport { socket, opened, input });
                 }
                 Step::StartTls => return Err(NbdError::Tls { url: self.name.clone() }),
                 Step::Fail(source) => {
@@ -91,7 +91,7 @@ impl Target {
     }
 }
 
-fn receive_more(socket: &Socket, deadline: Instant, input: &mut Vec<u8>) -> io::Result<()> {
+fn receive_more(socket: &NbdSocket, deadline: Instant, input: &mut Vec<u8>) -> io::Result<()> {
     socket.set_deadline(Some(deadline))?;
     let mut bytes = [0; 4096];
     match socket.receive(&mut bytes) {

@@ -1,6 +1,7 @@
 //! State shared by the two threads of a connection: the requests in flight.
 //!
-//! A request is tracked from [`Link::submit`] until it is answered, across reconnects. Invariants:
+//! A request is tracked from [`NbdLink::submit`] until it is answered, across reconnects.
+//! Invariants:
 //! - A request that is answered or expires while the sending thread is sending it is completed by
 //!   that thread. All other requests are completed by the receiving thread while there is a
 //!   connection. Without a connection no thread accesses their buffers, and either may complete
@@ -12,7 +13,7 @@
 //! - A flush fails if writes that it covers may have been lost with a connection: see
 //!   [`VolatileWrites`].
 
-use super::socket::Socket;
+use super::socket::NbdSocket;
 use super::volatile::{Cover, VolatileWrites};
 use crate::{Extent, Io, IoKind};
 use forebay_nbd::client::{Opened, ReplyParser, Request};
@@ -24,7 +25,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// A request to the server.
-pub(super) enum Work {
+pub(super) enum LinkWork {
     /// An I/O.
     Io(Io),
     /// A block status query; answered with the extents, or by dropping the sender.
@@ -32,8 +33,8 @@ pub(super) enum Work {
 }
 
 /// A request in flight.
-pub(super) struct InFlight {
-    pub(super) work: Work,
+pub(super) struct SentRequest {
+    pub(super) work: LinkWork,
     /// The time at which the request fails if there is no connection then. Set while there is no
     /// connection, and kept after a reconnect.
     deadline: Option<Instant>,
@@ -46,8 +47,8 @@ pub(super) struct InFlight {
 }
 
 /// An open connection.
-pub(super) struct Connection {
-    pub(super) socket: Arc<Socket>,
+pub(super) struct ServerConn {
+    pub(super) socket: Arc<NbdSocket>,
     pub(super) parser: ReplyParser,
     pub(super) opened: Opened,
     /// When it was opened.
@@ -55,10 +56,10 @@ pub(super) struct Connection {
 }
 
 /// The state of a connection, behind a lock.
-pub(super) struct Link {
-    pub(super) connection: Option<Connection>,
+pub(super) struct NbdLink {
+    pub(super) connection: Option<ServerConn>,
     pub(super) is_stopping: bool,
-    pub(super) in_flight: BTreeMap<u64, InFlight>,
+    pub(super) in_flight: BTreeMap<u64, SentRequest>,
     to_send: VecDeque<u64>,
     sending: Option<u64>,
     next_cookie: u64,
@@ -75,9 +76,9 @@ pub(super) struct Link {
 /// Answers to deliver after the lock is released.
 #[must_use]
 #[derive(Default)]
-pub(super) struct Answers(Vec<(Io, IoResult)>);
+pub(super) struct DueAnswers(Vec<(Io, IoResult)>);
 
-impl Answers {
+impl DueAnswers {
     pub(super) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -90,8 +91,8 @@ impl Answers {
     }
 }
 
-impl Link {
-    pub(super) fn new(connection: Connection, reconnect_time: Duration) -> Self {
+impl NbdLink {
+    pub(super) fn new(connection: ServerConn, reconnect_time: Duration) -> Self {
         let can = |flag| connection.opened.can(flag);
         let emulates_fua = !can(export_flag::SEND_FUA) && can(export_flag::SEND_FLUSH);
         Self {
@@ -110,19 +111,19 @@ impl Link {
     }
 
     /// Accepts a request. It fails at once if the server has been unreachable for too long.
-    pub(super) fn submit(&mut self, work: Work) -> Answers {
-        let mut answers = Answers::default();
+    pub(super) fn submit(&mut self, work: LinkWork) -> DueAnswers {
+        let mut answers = DueAnswers::default();
         let deadline = self.down_since.map(|since| since + self.reconnect_time);
         if self.is_stopping || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             // Dropping a status query answers it.
-            if let Work::Io(io) = work {
+            if let LinkWork::Io(io) = work {
                 answers.0.push((io, Err(IoError::Io)));
             }
             return answers;
         }
         let cookie = self.next_cookie;
         self.next_cookie += 1;
-        let request = InFlight {
+        let request = SentRequest {
             work,
             deadline,
             cover: self.volatile.cover(),
@@ -135,8 +136,8 @@ impl Link {
     }
 
     /// Takes the next request to send: registers it with the parser, writes its header, and returns
-    /// its socket. [`Link::on_sent`] must follow.
-    pub(super) fn next_to_send(&mut self, header: &mut Vec<u8>) -> Option<(u64, Arc<Socket>)> {
+    /// its socket. [`NbdLink::on_sent`] must follow.
+    pub(super) fn next_to_send(&mut self, header: &mut Vec<u8>) -> Option<(u64, Arc<NbdSocket>)> {
         let connection = self.connection.as_mut()?;
         loop {
             let cookie = self.to_send.pop_front()?;
@@ -150,23 +151,23 @@ impl Link {
     }
 
     /// Handles a request that was sent, or failed to be sent: its buffers are no longer being read.
-    pub(super) fn on_sent(&mut self, cookie: u64) -> Answers {
+    pub(super) fn on_sent(&mut self, cookie: u64) -> DueAnswers {
         self.sending = None;
         match self.in_flight.get(&cookie).and_then(|request| request.early) {
             Some(result) => self.end(cookie, result),
-            None => Answers::default(),
+            None => DueAnswers::default(),
         }
     }
 
     /// Handles the server's answer to a request.
-    pub(super) fn on_reply(&mut self, cookie: u64, result: IoResult) -> Answers {
+    pub(super) fn on_reply(&mut self, cookie: u64, result: IoResult) -> DueAnswers {
         self.served += 1;
         self.end(cookie, result)
     }
 
     /// Completes a request, or stores its answer until it has been sent.
-    fn end(&mut self, cookie: u64, result: IoResult) -> Answers {
-        let mut answers = Answers::default();
+    fn end(&mut self, cookie: u64, result: IoResult) -> DueAnswers {
+        let mut answers = DueAnswers::default();
         let Some(request) = self.in_flight.get_mut(&cookie) else { return answers };
         if self.sending == Some(cookie) {
             request.early = Some(result);
@@ -177,7 +178,7 @@ impl Link {
         }
         let Some(request) = self.in_flight.remove(&cookie) else { return answers };
         let result = result.and_then(|()| self.account(&request));
-        if let Work::Io(io) = request.work {
+        if let LinkWork::Io(io) = request.work {
             answers.0.push((io, result));
         }
         answers
@@ -187,7 +188,7 @@ impl Link {
     fn start_fua_flush(&mut self, cookie: u64) -> bool {
         let Some(request) = self.in_flight.get_mut(&cookie) else { return false };
         let is_fua_write =
-            matches!(&request.work, Work::Io(io) if io.kind == IoKind::Write { fua: true });
+            matches!(&request.work, LinkWork::Io(io) if io.kind == IoKind::Write { fua: true });
         if !self.emulates_fua || !is_fua_write {
             return false;
         }
@@ -199,10 +200,12 @@ impl Link {
 
     /// Tracks volatile writes. Returns the result of a request that the server has answered with
     /// success.
-    fn account(&mut self, request: &InFlight) -> IoResult {
+    fn account(&mut self, request: &SentRequest) -> IoResult {
         match &request.work {
-            Work::Io(io) if io.kind == IoKind::Flush => self.volatile.end_flush(request.cover),
-            Work::Io(io) if io.kind.changes_data() && io.kind != (IoKind::Write { fua: true }) => {
+            LinkWork::Io(io) if io.kind == IoKind::Flush => self.volatile.end_flush(request.cover),
+            LinkWork::Io(io)
+                if io.kind.changes_data() && io.kind != (IoKind::Write { fua: true }) =>
+            {
                 self.volatile.record_answer();
                 Ok(())
             }
@@ -230,21 +233,22 @@ impl Link {
     }
 
     /// Fails requests that have waited too long for a connection. Does nothing with a connection.
-    pub(super) fn expire(&mut self, now: Instant) -> Answers {
+    pub(super) fn expire(&mut self, now: Instant) -> DueAnswers {
         if self.connection.is_some() {
-            return Answers::default();
+            return DueAnswers::default();
         }
-        let is_late = |request: &InFlight| request.deadline.is_some_and(|deadline| deadline <= now);
+        let is_late =
+            |request: &SentRequest| request.deadline.is_some_and(|deadline| deadline <= now);
         let late: Vec<u64> =
             self.in_flight.iter().filter(|(_, r)| is_late(r)).map(|(&cookie, _)| cookie).collect();
-        let mut answers = Answers::default();
+        let mut answers = DueAnswers::default();
         for cookie in late {
             answers.0.append(&mut self.end(cookie, Err(IoError::Io)).0);
         }
         answers
     }
 
-    /// The next deadline for [`Link::expire`].
+    /// The next deadline for [`NbdLink::expire`].
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         if self.connection.is_some() {
             return None;
@@ -257,7 +261,7 @@ impl Link {
     /// # Panics
     /// If there is a connection.
     #[must_use]
-    pub(super) fn on_connect(&mut self, connection: Connection) -> bool {
+    pub(super) fn on_connect(&mut self, connection: ServerConn) -> bool {
         assert!(self.connection.is_none(), "a link has one connection at a time");
         self.connection = Some(connection);
         self.down_since = None;
@@ -268,8 +272,8 @@ impl Link {
     /// The I/O in flight with this cookie. The parser only reports requests in flight.
     pub(super) fn io(&self, cookie: u64) -> Option<&Io> {
         match &self.in_flight.get(&cookie)?.work {
-            Work::Io(io) => Some(io),
-            Work::Status(..) => None,
+            LinkWork::Io(io) => Some(io),
+            LinkWork::Status(..) => None,
         }
     }
 
@@ -279,16 +283,16 @@ impl Link {
     }
 }
 
-impl InFlight {
+impl SentRequest {
     /// The request for a server with these capabilities.
     fn request(&self, cookie: u64, opened: &Opened) -> Request {
         let io = match &self.work {
-            Work::Io(_) if self.is_flushing => {
+            LinkWork::Io(_) if self.is_flushing => {
                 let (command, flags) = (Command::Flush, 0);
                 return Request { cookie, command, flags, offset: 0, len: 0 };
             }
-            Work::Io(io) => io,
-            Work::Status(range, _) => {
+            LinkWork::Io(io) => io,
+            LinkWork::Status(range, _) => {
                 let (command, flags) = (Command::BlockStatus, 0);
                 return Request { cookie, command, flags, offset: range.offset, len: range.len };
             }
@@ -308,7 +312,7 @@ impl InFlight {
     /// The I/O whose buffers follow the header.
     pub(super) fn payload(&self) -> Option<&Io> {
         match &self.work {
-            Work::Io(io) if matches!(io.kind, IoKind::Write { .. }) && !self.is_flushing => {
+            LinkWork::Io(io) if matches!(io.kind, IoKind::Write { .. }) && !self.is_flushing => {
                 Some(io)
             }
             _ => None,

@@ -24,18 +24,18 @@ pub use url::{NbdAddress, NbdUrl};
 use crate::count::{IoCount, IoCounter};
 use crate::sync::lock;
 use crate::thread_pool::join_unless_self;
-use crate::trial::{Trial, UNKNOWN_BYTES};
-use crate::{Backend, Buffer, Description, Extent, Io, IoKind, Medium, OpenError, OpenOptions};
-use connect::Target;
+use crate::trial::{TrialBackend, UNKNOWN_BYTES};
+use crate::{Backend, Buffer, Description, Extent, Io, IoKind, Medium, OpenOptions};
+use connect::ExportTarget;
 use forebay_nbd::client::Opened;
 use forebay_nbd::proto::export_flag;
 use forebay_threads::Thread;
 use forebay_types::{ByteRange, DiskGeometry, SECTOR_BYTES};
-use link::{Link, Work};
+use link::{LinkWork, NbdLink};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use threads::Shared;
+use threads::NbdShared;
 
 /// Timeout for opening.
 const OPEN_TIME: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// An export of an NBD server.
 pub struct NbdBackend {
-    shared: Arc<Shared>,
+    shared: Arc<NbdShared>,
     /// First the sender, then the receiver.
     threads: Vec<JoinHandle<()>>,
     count: IoCounter,
@@ -54,10 +54,10 @@ pub struct NbdBackend {
 }
 
 /// Opens an export.
-pub(crate) fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, OpenError> {
+pub(crate) fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, NbdError> {
     if options.is_trial {
         let (identity, medium) = (NbdUrl::parse(spec)?.identity(), Medium::default());
-        return Ok(Arc::new(Trial::new(spec, UNKNOWN_BYTES, identity, medium)));
+        return Ok(Arc::new(TrialBackend::new(spec, UNKNOWN_BYTES, identity, medium)));
     }
     Ok(Arc::new(NbdBackend::open(spec, options)?))
 }
@@ -77,14 +77,14 @@ impl NbdBackend {
     /// # Errors
     /// As [`NbdBackend::open`].
     pub fn open_export(url: NbdUrl, name: &str, options: &OpenOptions) -> Result<Self, NbdError> {
-        let target = Target { url, name: name.to_owned(), read_only: options.read_only };
+        let target = ExportTarget { url, name: name.to_owned(), read_only: options.read_only };
         let connected = target.connect(OPEN_TIME)?;
         let first = connected.opened;
         let description = describe(&target, &first);
         let (connection, input) = connected.into_connection();
         let reconnect_time = Duration::from_secs(u64::from(options.reconnect_seconds));
-        let link = Link::new(connection, reconnect_time);
-        let shared = Arc::new(Shared::new(target, first, link));
+        let link = NbdLink::new(connection, reconnect_time);
+        let shared = Arc::new(NbdShared::new(target, first, link));
         let mut backend = Self {
             shared: shared.clone(),
             threads: Vec::new(),
@@ -101,7 +101,7 @@ impl NbdBackend {
         Ok(backend)
     }
 
-    fn submit_work(&self, work: Work) {
+    fn submit_work(&self, work: LinkWork) {
         let answers = lock(&self.shared.link).submit(work);
         answers.deliver();
         // The receiving thread waits on `wake` too, while it pauses before a reconnect.
@@ -113,7 +113,7 @@ impl NbdBackend {
     }
 }
 
-fn describe(target: &Target, opened: &Opened) -> Description {
+fn describe(target: &ExportTarget, opened: &Opened) -> Description {
     Description {
         name: target.name.clone(),
         size_bytes: opened.size_bytes,
@@ -177,7 +177,7 @@ impl Backend for NbdBackend {
             IoKind::Flush | IoKind::Discard | IoKind::Zero { .. } => RANGE_BYTES_MAX,
         };
         for piece in io.split(bytes_max.max(SECTOR_BYTES)) {
-            self.submit_work(Work::Io(piece));
+            self.submit_work(LinkWork::Io(piece));
         }
     }
 
@@ -192,7 +192,7 @@ impl Backend for NbdBackend {
         while offset < end && self.shared.first.base_allocation.is_some() {
             let (sender, receiver) = mpsc::channel();
             let len = (end - offset).min(longest);
-            self.submit_work(Work::Status(ByteRange::new(offset, len), sender));
+            self.submit_work(LinkWork::Status(ByteRange::new(offset, len), sender));
             // The sender is dropped if the request fails.
             let Ok(found) = receiver.recv() else { break };
             offset += found.iter().map(|extent| extent.len).sum::<u64>();

@@ -26,16 +26,16 @@ const USER_TIMEOUT_MS: u32 = 12_000;
 const SLICES_PER_CALL_MAX: usize = 1024;
 
 /// A connected socket. One thread may send while another one receives.
-pub(super) struct Socket(OwnedFd);
+pub(super) struct NbdSocket(OwnedFd);
 
 #[cfg(test)]
-impl From<UnixStream> for Socket {
+impl From<UnixStream> for NbdSocket {
     fn from(stream: UnixStream) -> Self {
         Self(stream.into())
     }
 }
 
-impl Socket {
+impl NbdSocket {
     /// Connects before `deadline`.
     pub(super) fn connect(address: &NbdAddress, deadline: Instant) -> io::Result<Self> {
         match address {

@@ -2,9 +2,9 @@
 //! there is no connection, the sending thread fails expired requests, because name resolution may
 //! block the receiving thread past their deadlines.
 
-use super::connect::{Connected, Target};
-use super::link::{Connection, Link, Work};
-use super::socket::Socket;
+use super::connect::{ConnectedExport, ExportTarget};
+use super::link::{LinkWork, NbdLink, ServerConn};
+use super::socket::NbdSocket;
 use crate::io::window;
 use crate::log::LogLimiter;
 use crate::sync::lock;
@@ -29,28 +29,28 @@ const WAIT_MIN: Duration = Duration::from_millis(1);
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// State shared by the threads and the backend.
-pub(super) struct Shared {
-    pub(super) target: Target,
+pub(super) struct NbdShared {
+    pub(super) target: ExportTarget,
     /// The export as first opened.
     pub(super) first: Opened,
-    pub(super) link: Mutex<Link>,
+    pub(super) link: Mutex<NbdLink>,
     /// Signalled when there is a request to send, and at the end.
     pub(super) wake: Condvar,
     error_limiter: LogLimiter,
 }
 
-impl Connected {
+impl ConnectedExport {
     /// Splits off the part that the link keeps.
-    pub(super) fn into_connection(self) -> (Connection, Vec<u8>) {
+    pub(super) fn into_connection(self) -> (ServerConn, Vec<u8>) {
         let parser = ReplyParser::new(&self.opened);
         let socket = Arc::new(self.socket);
         let since = Instant::now();
-        (Connection { socket, parser, opened: self.opened, since }, self.input)
+        (ServerConn { socket, parser, opened: self.opened, since }, self.input)
     }
 }
 
-impl Shared {
-    pub(super) fn new(target: Target, first: Opened, link: Link) -> Self {
+impl NbdShared {
+    pub(super) fn new(target: ExportTarget, first: Opened, link: NbdLink) -> Self {
         let (link, wake) = (Mutex::new(link), Condvar::new());
         Self { target, first, link, wake, error_limiter: LogLimiter::default() }
     }
@@ -90,7 +90,7 @@ impl Shared {
     }
 
     /// Fails the requests that have expired, or waits until there may be something to do.
-    fn wait_and_expire<'a>(&'a self, mut link: MutexGuard<'a, Link>) -> MutexGuard<'a, Link> {
+    fn wait_and_expire<'a>(&'a self, mut link: MutexGuard<'a, NbdLink>) -> MutexGuard<'a, NbdLink> {
         let now = Instant::now();
         let answers = link.expire(now);
         if !answers.is_empty() {
@@ -189,7 +189,7 @@ impl Shared {
     }
 
     /// Receives replies until the connection ends.
-    fn receive_replies(&self, socket: &Socket, rest: Vec<u8>) -> io::Result<()> {
+    fn receive_replies(&self, socket: &NbdSocket, rest: Vec<u8>) -> io::Result<()> {
         let mut input = Input::new(socket, rest);
         loop {
             let mut link = lock(&self.link);
@@ -216,7 +216,7 @@ impl Shared {
                 }
                 Event::Extents { cookie, extents } => {
                     let request = link.in_flight.get(&cookie).map(|request| &request.work);
-                    if let Some(Work::Status(_, reply)) = request {
+                    if let Some(LinkWork::Status(_, reply)) = request {
                         let extent = |e: forebay_nbd::Extent| Extent {
                             len: e.len,
                             hole: e.hole,
@@ -246,12 +246,12 @@ impl Shared {
 }
 
 /// The buffers for a part of a read. The parser only reports data within reads in flight.
-fn place(link: &Link, cookie: u64, offset: u64, len: u32) -> Few<Buffer> {
+fn place(link: &NbdLink, cookie: u64, offset: u64, len: u32) -> Few<Buffer> {
     let io = link.io(cookie);
     io.map(|io| window(&io.buffers, offset - io.offset, u64::from(len))).unwrap_or_default()
 }
 
-fn send_disconnect(socket: &Socket, opened: &Opened, header: &mut Vec<u8>) {
+fn send_disconnect(socket: &NbdSocket, opened: &Opened, header: &mut Vec<u8>) {
     let command = Command::Disconnect;
     opened.put_request(&Request { cookie: 0, command, flags: 0, offset: 0, len: 0 }, header);
     // The server sees the end of the stream in any case.
@@ -261,14 +261,14 @@ fn send_disconnect(socket: &Socket, opened: &Opened, header: &mut Vec<u8>) {
 
 /// Received, unparsed bytes.
 struct Input<'a> {
-    socket: &'a Socket,
+    socket: &'a NbdSocket,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
 }
 
 impl<'a> Input<'a> {
-    fn new(socket: &'a Socket, rest: Vec<u8>) -> Self {
+    fn new(socket: &'a NbdSocket, rest: Vec<u8>) -> Self {
         let end = rest.len();
         let mut buffer = rest;
         buffer.resize(INPUT_BYTES.max(end), 0);

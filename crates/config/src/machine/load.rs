@@ -1,7 +1,7 @@
 //! The load of the machine and of the control groups of this process: how long programs have waited
 //! for a processor and for I/O, and how many can run.
 
-use super::parse::{self, Version};
+use super::parse::{self, HierarchyVersion};
 use super::{groups_of, text_of};
 use std::path::{Path, PathBuf};
 
@@ -54,7 +54,8 @@ impl LoadSources {
     /// Finds the files below `root`, which is `/` except in tests. A group that a later change
     /// puts around this process is not found.
     pub fn find(root: &Path) -> Self {
-        let groups = groups_of(root).into_iter().filter(|group| group.version == Version::Two);
+        let groups =
+            groups_of(root).into_iter().filter(|group| group.version == HierarchyVersion::Two);
         let groups: Vec<PathBuf> = groups.map(|group| group.directory).collect();
         let files = |machine: &str, group: &str| {
             let of_groups = groups.iter().map(|directory| directory.join(group));

@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// The version of a control group hierarchy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Version {
+pub(super) enum HierarchyVersion {
     /// With `memory.limit_in_bytes`.
     One,
     /// With `memory.max`.
@@ -13,8 +13,8 @@ pub(super) enum Version {
 
 /// A control group that encloses this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
-    pub version: Version,
+pub(super) struct EnclosingGroup {
+    pub version: HierarchyVersion,
     /// The path in the hierarchy.
     pub name: String,
     /// The directory of its files, which may not exist.
@@ -23,8 +23,8 @@ pub(super) struct Group {
 
 /// A mount of a hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mount {
-    version: Version,
+struct HierarchyMount {
+    version: HierarchyVersion,
     /// The group at the mount point.
     root: PathBuf,
     point: PathBuf,
@@ -74,14 +74,18 @@ pub(super) fn runnable(text: &str) -> Option<u64> {
 /// The control groups that enclose this process, from the innermost outward. `membership` is
 /// `/proc/self/cgroup`, and `mountinfo` is `/proc/self/mountinfo`; without it, the usual mount
 /// points are assumed.
-pub(super) fn groups(membership: &str, mountinfo: &str) -> Vec<Group> {
+pub(super) fn groups(membership: &str, mountinfo: &str) -> Vec<EnclosingGroup> {
     let mut mounts: Vec<_> = mountinfo.lines().filter_map(mount).collect();
     if mounts.is_empty() {
-        let usual = |version, point: &str| Mount { version, root: "/".into(), point: point.into() };
+        let usual = |version, point: &str| HierarchyMount {
+            version,
+            root: "/".into(),
+            point: point.into(),
+        };
         mounts = vec![
-            usual(Version::Two, "/sys/fs/cgroup"),
-            usual(Version::Two, "/sys/fs/cgroup/unified"),
-            usual(Version::One, "/sys/fs/cgroup/memory"),
+            usual(HierarchyVersion::Two, "/sys/fs/cgroup"),
+            usual(HierarchyVersion::Two, "/sys/fs/cgroup/unified"),
+            usual(HierarchyVersion::One, "/sys/fs/cgroup/memory"),
         ];
     }
     let mut groups = Vec::new();
@@ -94,12 +98,12 @@ pub(super) fn groups(membership: &str, mountinfo: &str) -> Vec<Group> {
 }
 
 /// A line of `/proc/self/cgroup`, `ID:CONTROLLERS:PATH`, if its hierarchy limits memory.
-fn member(line: &str) -> Option<(Version, &str)> {
+fn member(line: &str) -> Option<(HierarchyVersion, &str)> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next().filter(|path| path.starts_with('/'))?);
     match controllers {
-        "" => Some((Version::Two, path)),
-        _ if has_memory(controllers) => Some((Version::One, path)),
+        "" => Some((HierarchyVersion::Two, path)),
+        _ if has_memory(controllers) => Some((HierarchyVersion::One, path)),
         _ => None,
     }
 }
@@ -110,17 +114,17 @@ fn has_memory(list: &str) -> bool {
 
 /// A line of `/proc/self/mountinfo`, if it mounts a hierarchy that limits memory:
 /// `ID PARENT DEVICE ROOT POINT OPTIONS [TAG...] - TYPE SOURCE SUPER_OPTIONS`.
-fn mount(line: &str) -> Option<Mount> {
+fn mount(line: &str) -> Option<HierarchyMount> {
     let (place, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
     let version = match (kind.next()?, kind.nth(1)) {
-        ("cgroup2", _) => Version::Two,
-        ("cgroup", Some(options)) if has_memory(options) => Version::One,
+        ("cgroup2", _) => HierarchyVersion::Two,
+        ("cgroup", Some(options)) if has_memory(options) => HierarchyVersion::One,
         _ => return None,
     };
     let mut place = place.split(' ').skip(3);
     let (root, point) = (unescaped(place.next()?), unescaped(place.next()?));
-    Some(Mount { version, root: root.into(), point: point.into() })
+    Some(HierarchyMount { version, root: root.into(), point: point.into() })
 }
 
 /// A path of mountinfo, in which `\040` is a space. Other bytes are written as octal numbers, too.
@@ -145,7 +149,7 @@ fn unescaped(text: &str) -> String {
 /// Adds the groups from the one at `path` to the one at the mount point. A `path` outside of the
 /// mount, such as `/../x`, is of another namespace: of its groups, only the one at the mount point
 /// is visible.
-fn enclosing(mount: &Mount, path: &str, groups: &mut Vec<Group>) {
+fn enclosing(mount: &HierarchyMount, path: &str, groups: &mut Vec<EnclosingGroup>) {
     let inside = Path::new(path).strip_prefix(&mount.root).ok();
     let is_plain =
         |path: &&Path| path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -157,7 +161,7 @@ fn enclosing(mount: &Mount, path: &str, groups: &mut Vec<Group>) {
             name => name,
         };
         let directory = mount.point.join(part);
-        Group { version: mount.version, name: name.to_owned(), directory }
+        EnclosingGroup { version: mount.version, name: name.to_owned(), directory }
     }));
 }
 

@@ -1,8 +1,8 @@
 //! Signs of a shortage of memory that the kernel counts: how long programs have waited for memory,
 //! and how often a control group has reached a limit.
 
-use super::parse::{self, Version};
-use super::{Group, MemorySources, text_of};
+use super::parse::{self, HierarchyVersion};
+use super::{EnclosingGroup, MemorySources, text_of};
 use std::path::{Path, PathBuf};
 
 /// Counters of the kernel, all of which only rise.
@@ -44,7 +44,7 @@ impl MemorySources {
     /// The files with the stalls of the machine and of each control group, which the kernel may not
     /// have. A trigger can be set on them.
     pub fn pressure_files(&self) -> impl Iterator<Item = PathBuf> {
-        let groups = self.groups.iter().filter(|group| group.version == Version::Two);
+        let groups = self.groups.iter().filter(|group| group.version == HierarchyVersion::Two);
         let groups = groups.map(|group| group.directory.join("memory.pressure"));
         std::iter::once(self.pressure.clone()).chain(groups)
     }
@@ -52,11 +52,11 @@ impl MemorySources {
 
 /// How often a group, or one below it, exceeded `memory.high`, reached `memory.max`, ran out of
 /// memory, or lost memory that `memory.low` protects. In version 1, how often it reached its limit.
-fn events_of(group: &Group) -> u64 {
+fn events_of(group: &EnclosingGroup) -> u64 {
     let text = |file: &str| text_of(&group.directory.join(file)).unwrap_or_default();
     match group.version {
-        Version::One => parse::limit(&text("memory.failcnt")).unwrap_or(0),
-        Version::Two => {
+        HierarchyVersion::One => parse::limit(&text("memory.failcnt")).unwrap_or(0),
+        HierarchyVersion::Two => {
             let events = text("memory.events");
             let kinds = ["low", "high", "max", "oom", "oom_kill"];
             kinds.iter().filter_map(|kind| parse::stat(&events, kind)).sum()

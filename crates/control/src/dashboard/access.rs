@@ -5,7 +5,7 @@
 //! from reading: `Host` must name this machine, which defeats names of an attacker that resolve to
 //! it (DNS rebinding), and a request with an `Origin` must come from this page.
 
-use super::tokens::{Role, Tokens};
+use super::tokens::{TokenRole, Tokens};
 use axum::http::{HeaderMap, Method, header};
 use forebay_api::{ErrorKind, Problem};
 use std::net::IpAddr;
@@ -81,11 +81,11 @@ pub(super) fn check_role(
     headers: &HeaderMap,
     method: &Method,
     tokens: &Tokens,
-) -> Result<Role, Problem> {
-    let needed = if method == Method::GET { Role::Look } else { Role::Operate };
+) -> Result<TokenRole, Problem> {
+    let needed = if method == Method::GET { TokenRole::Look } else { TokenRole::Operate };
     let presented = headers.get(header::AUTHORIZATION);
     let role = match presented {
-        None if tokens.is_reading_free() => Some(Role::Look),
+        None if tokens.is_reading_free() => Some(TokenRole::Look),
         None => None,
         Some(value) => {
             let token = value.to_str().ok().and_then(|text| text.strip_prefix("Bearer "));
@@ -197,10 +197,10 @@ mod tests {
             let pairs: Vec<_> = authorization.map(|it| ("authorization", it)).into_iter().collect();
             check_role(&headers(&pairs), &method, &tokens).map_err(|problem| problem.kind)
         };
-        assert_eq!(role(None, Method::GET), Ok(Role::Look));
+        assert_eq!(role(None, Method::GET), Ok(TokenRole::Look));
         for method in [Method::POST, Method::PATCH, Method::DELETE, Method::PUT, Method::OPTIONS] {
             assert_eq!(role(None, method.clone()), Err(ErrorKind::Unauthorized), "{method}");
-            assert_eq!(role(Some(&token), method), Ok(Role::Operate));
+            assert_eq!(role(Some(&token), method), Ok(TokenRole::Operate));
         }
         for wrong in ["Bearer ", "Bearer x", "Basic x", &token[7..], &format!("{token} ")] {
             assert_eq!(role(Some(wrong), Method::GET), Err(ErrorKind::Unauthorized), "{wrong}");

@@ -2,7 +2,7 @@
 //! as much as one.
 
 use super::{CACHED_FOR, CACHED_MAX};
-use crate::answer::Refusal;
+use crate::answer::ErrorResponse;
 use axum::{
     body::{Body, Bytes, to_bytes},
     http::{HeaderValue, StatusCode, header},
@@ -18,7 +18,7 @@ pub(super) const TAKEN_AT: &str = "forebay-taken-ms";
 
 /// An answer that was made.
 #[derive(Clone)]
-struct Kept {
+struct KeptAnswer {
     at: Instant,
     status: StatusCode,
     content_type: HeaderValue,
@@ -27,15 +27,15 @@ struct Kept {
 
 /// The answer to one request. The lock is held while the answer is made, so that concurrent readers
 /// wait for it instead of making it again.
-type Slot = Arc<tokio::sync::Mutex<Option<Kept>>>;
+type AnswerSlot = Arc<tokio::sync::Mutex<Option<KeptAnswer>>>;
 
 /// The kept answers, by path and query.
-pub(super) struct Cache {
-    slots: Mutex<HashMap<String, Slot>>,
+pub(super) struct AnswerCache {
+    slots: Mutex<HashMap<String, AnswerSlot>>,
     begin: Instant,
 }
 
-impl Cache {
+impl AnswerCache {
     pub(super) fn new() -> Self {
         Self { slots: Mutex::default(), begin: Instant::now() }
     }
@@ -53,7 +53,7 @@ impl Cache {
     ) -> Response {
         let Some(slot) = self.slot(question) else {
             let message = "too many different requests at once";
-            return Refusal(Problem::new(ErrorKind::Busy, message, "retry in a second"))
+            return ErrorResponse(Problem::new(ErrorKind::Busy, message, "retry in a second"))
                 .into_response();
         };
         let mut kept = slot.lock().await;
@@ -69,7 +69,7 @@ impl Cache {
                 let content_type = parts.headers.get(header::CONTENT_TYPE).cloned();
                 let content_type =
                     content_type.unwrap_or(HeaderValue::from_static("application/octet-stream"));
-                let made = Kept { at, status: parts.status, content_type, body };
+                let made = KeptAnswer { at, status: parts.status, content_type, body };
                 kept.insert(made).clone()
             }
         };
@@ -82,7 +82,7 @@ impl Cache {
     }
 
     /// The slot of a request; `None` if there are too many different requests.
-    fn slot(&self, question: &str) -> Option<Slot> {
+    fn slot(&self, question: &str) -> Option<AnswerSlot> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = slots.get(question) {
             return Some(Arc::clone(slot));
@@ -90,7 +90,9 @@ impl Cache {
         if slots.len() >= CACHED_MAX {
             // The answer in a locked slot is being made.
             slots.retain(|_, slot| match slot.try_lock() {
-                Ok(kept) => kept.as_ref().is_some_and(|kept: &Kept| kept.at.elapsed() < CACHED_FOR),
+                Ok(kept) => {
+                    kept.as_ref().is_some_and(|kept: &KeptAnswer| kept.at.elapsed() < CACHED_FOR)
+                }
                 Err(_) => true,
             });
         }

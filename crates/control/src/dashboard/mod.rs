@@ -49,7 +49,7 @@ const WINDOW: Duration = Duration::from_millis(100);
 
 /// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct ConnLimits {
     /// For the TLS handshake, the head of a request, and its body. An idle connection is closed
     /// after the same time.
     request: Duration,
@@ -57,7 +57,7 @@ struct Limits {
     stall: Duration,
 }
 
-impl Default for Limits {
+impl Default for ConnLimits {
     fn default() -> Self {
         Self { request: Duration::from_secs(10), stall: Duration::from_secs(20) }
     }

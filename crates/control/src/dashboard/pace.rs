@@ -10,18 +10,18 @@ use tokio::time::{Instant, sleep};
 
 /// The number of requests in the current window of time.
 #[derive(Default)]
-struct Window {
+struct RateWindow {
     index: u128,
     requests: u32,
 }
 
 /// The rate limit of all connections together.
-pub(super) struct Pace {
+pub(super) struct RequestRate {
     begin: Instant,
-    window: Mutex<Window>,
+    window: Mutex<RateWindow>,
 }
 
-impl Pace {
+impl RequestRate {
     pub(super) fn new() -> Self {
         Self { begin: Instant::now(), window: Mutex::default() }
     }
@@ -43,7 +43,7 @@ impl Pace {
         let index = now.as_nanos() / WINDOW.as_nanos();
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         if window.index != index {
-            *window = Window { index, requests: 0 };
+            *window = RateWindow { index, requests: 0 };
         }
         if window.requests < REQUESTS_PER_WINDOW {
             window.requests += 1;
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn requests_beyond_the_rate_wait_for_the_next_window() {
-        let pace = Pace { begin: Instant::now(), window: Mutex::default() };
+        let pace = RequestRate { begin: Instant::now(), window: Mutex::default() };
         let at = |ms: u64| pace.try_admit(Duration::from_millis(ms));
         for _ in 0..REQUESTS_PER_WINDOW {
             assert_eq!(at(1000), Duration::ZERO);

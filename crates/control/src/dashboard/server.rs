@@ -1,10 +1,10 @@
 //! The TCP listener, its connections, and the checks that each request passes.
 
 use super::{
-    CONNECTIONS_KEPT_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, Limits, TokenError, Tokens, access,
-    assets, cache::Cache, pace::Pace, paced::Paced, tokens::Role,
+    CONNECTIONS_KEPT_MAX, CONNECTIONS_MAX, ConnLimits, HEAD_BYTES_MAX, TokenError, Tokens, access,
+    assets, cache::AnswerCache, pace::RequestRate, paced::Paced, tokens::TokenRole,
 };
-use crate::{Manager, REQUEST_BODY_BYTES_MAX, answer::Refusal, routes};
+use crate::{Manager, REQUEST_BODY_BYTES_MAX, answer::ErrorResponse, routes};
 use axum::{
     Router,
     body::{Body, to_bytes},
@@ -140,7 +140,7 @@ pub struct Dashboard {
     address: SocketAddr,
     host: String,
     keys: DashboardKeys,
-    limits: Limits,
+    limits: ConnLimits,
 }
 
 impl Dashboard {
@@ -164,7 +164,7 @@ impl Dashboard {
         listener.set_nonblocking(true).map_err(DashboardError::System)?;
         let keys = Keys { tls: tls.map(Arc::new), tokens: Arc::new(tokens) };
         let keys = DashboardKeys(Arc::new(RwLock::new(keys)));
-        Ok(Self { listener, address, host: host.to_owned(), keys, limits: Limits::default() })
+        Ok(Self { listener, address, host: host.to_owned(), keys, limits: ConnLimits::default() })
     }
 
     /// Checks whether a dashboard at this address would be safe.
@@ -185,7 +185,7 @@ impl Dashboard {
     }
 
     #[cfg(test)]
-    pub(super) fn with_limits(self, limits: Limits) -> Self {
+    pub(super) fn with_limits(self, limits: ConnLimits) -> Self {
         Self { limits, ..self }
     }
 
@@ -221,12 +221,12 @@ impl Dashboard {
         end: impl Future<Output = ()> + Send,
     ) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        let gate = Arc::new(Gate {
+        let gate = Arc::new(DashboardGate {
             keys: self.keys,
             only_local: self.address.ip().is_loopback(),
             host: self.host,
-            cache: Cache::new(),
-            pace: Pace::new(),
+            cache: AnswerCache::new(),
+            pace: RequestRate::new(),
             permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             limits: self.limits,
         });
@@ -273,20 +273,20 @@ fn has_descriptors_beside(fd: RawFd) -> bool {
 }
 
 /// What all connections share.
-struct Gate {
+struct DashboardGate {
     keys: DashboardKeys,
     /// Whether only this machine can reach the dashboard.
     only_local: bool,
     /// The host that the operator has named.
     host: String,
-    cache: Cache,
-    pace: Pace,
+    cache: AnswerCache,
+    pace: RequestRate,
     /// Permits for connections.
     permits: Arc<Semaphore>,
-    limits: Limits,
+    limits: ConnLimits,
 }
 
-impl Gate {
+impl DashboardGate {
     /// Starts a connection; returns false if it is refused.
     fn accept(
         self: &Arc<Self>,
@@ -309,7 +309,7 @@ impl Gate {
         // If it fails, packets are only delayed.
         let _ = stream.set_nodelay(true);
         let connection =
-            Connection { router: router.clone(), end: end.clone(), limits: self.limits };
+            DashboardConn { router: router.clone(), end: end.clone(), limits: self.limits };
         tokio::spawn(connection.serve(stream, keys.tls, permit));
         true
     }
@@ -319,7 +319,7 @@ impl Gate {
         CONNECTIONS_MAX - self.permits.available_permits() > CONNECTIONS_KEPT_MAX
     }
 
-    fn check(&self, request: &Request) -> Result<Role, Problem> {
+    fn check(&self, request: &Request) -> Result<TokenRole, Problem> {
         let headers = request.headers();
         access::check_page(headers)?;
         access::check_role(headers, request.method(), &self.keys.get().tokens)
@@ -327,13 +327,13 @@ impl Gate {
 }
 
 /// One connection.
-struct Connection {
+struct DashboardConn {
     router: Router,
     end: watch::Receiver<bool>,
-    limits: Limits,
+    limits: ConnLimits,
 }
 
-impl Connection {
+impl DashboardConn {
     async fn serve(
         self,
         stream: TcpStream,
@@ -380,7 +380,7 @@ impl Connection {
     }
 }
 
-fn router(manager: Arc<dyn Manager>, gate: &Arc<Gate>) -> Router {
+fn router(manager: Arc<dyn Manager>, gate: &Arc<DashboardGate>) -> Router {
     let api = routes::remote_router(manager)
         .layer(from_fn_with_state(Arc::clone(gate), answer_from_cache))
         .layer(from_fn_with_state(Arc::clone(gate), check_request));
@@ -389,11 +389,11 @@ fn router(manager: Arc<dyn Manager>, gate: &Arc<Gate>) -> Router {
 }
 
 /// Checks the host of every request, and adds the headers that every answer has.
-async fn finish(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+async fn finish(State(gate): State<Arc<DashboardGate>>, request: Request, next: Next) -> Response {
     gate.pace.admit().await;
     let mut response = match access::check_host(request.headers(), &gate.host, gate.only_local) {
         Ok(()) => next.run(request).await,
-        Err(problem) => Refusal(problem).into_response(),
+        Err(problem) => ErrorResponse(problem).into_response(),
     };
     let headers = response.headers_mut();
     for (name, value) in assets::HEADERS {
@@ -406,11 +406,15 @@ async fn finish(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> 
 }
 
 /// Checks where a request for the API comes from, and its token; receives its body.
-async fn check_request(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+async fn check_request(
+    State(gate): State<Arc<DashboardGate>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let role = match gate.check(&request) {
         Ok(role) => role,
         Err(problem) => {
-            let mut response = Refusal(problem).into_response();
+            let mut response = ErrorResponse(problem).into_response();
             if response.status() == axum::http::StatusCode::UNAUTHORIZED {
                 let scheme = HeaderValue::from_static("Bearer");
                 response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
@@ -425,13 +429,13 @@ async fn check_request(State(gate): State<Arc<Gate>>, request: Request, next: Ne
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {
             let message = "the request is too large or incomplete";
-            return Refusal(Problem::new(ErrorKind::TooLarge, message, "send less"))
+            return ErrorResponse(Problem::new(ErrorKind::TooLarge, message, "send less"))
                 .into_response();
         }
         Err(_) => {
             let message = "the request did not arrive in time";
             let mut response =
-                Refusal(Problem::new(ErrorKind::BadRequest, message, "send it at once"))
+                ErrorResponse(Problem::new(ErrorKind::BadRequest, message, "send it at once"))
                     .into_response();
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
@@ -445,7 +449,7 @@ async fn check_request(State(gate): State<Arc<Gate>>, request: Request, next: Ne
 
 /// Answers reads from the cache, and clears it after changes.
 async fn answer_from_cache(
-    State(gate): State<Arc<Gate>>,
+    State(gate): State<Arc<DashboardGate>>,
     request: Request,
     next: Next,
 ) -> Response {

@@ -1,6 +1,6 @@
 //! Tests of the dashboard over real sockets. They send raw requests, also such as no browser sends.
 
-use super::{CONNECTIONS_MAX, Dashboard, DashboardError, Limits, Tokens, assets};
+use super::{CONNECTIONS_MAX, ConnLimits, Dashboard, DashboardError, Tokens, assets};
 use crate::{REQUEST_BODY_BYTES_MAX, fake::FakeManager};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
@@ -66,7 +66,7 @@ fn tokens() -> Tokens {
 }
 
 impl Server {
-    fn start(tls: Option<ServerConfig>, tokens: Option<Tokens>, limits: Limits) -> Self {
+    fn start(tls: Option<ServerConfig>, tokens: Option<Tokens>, limits: ConnLimits) -> Self {
         let dashboard = Dashboard::new(listener(), "127.0.0.1", tls, tokens).unwrap();
         let dashboard = dashboard.with_limits(limits);
         let token = dashboard.link().split_once("#token=").map(|(_, token)| token.to_owned());
@@ -84,7 +84,7 @@ impl Server {
     }
 
     fn local() -> Self {
-        Self::start(None, None, Limits::default())
+        Self::start(None, None, ConnLimits::default())
     }
 
     fn connect(&self) -> TcpStream {
@@ -193,7 +193,7 @@ fn reading_is_free_on_this_machine_and_changes_need_the_token() {
 
 #[test]
 fn the_tokens_of_a_file_have_their_roles_and_nothing_is_free() {
-    let server = Server::start(None, Some(tokens()), Limits::default());
+    let server = Server::start(None, Some(tokens()), ConnLimits::default());
     assert_eq!(server.token, None, "the link has no token of a file");
     assert_eq!(server.get("/v1/status").status, 401);
     assert_eq!(server.get("/v1/no-such-path").status, 401);
@@ -288,7 +288,7 @@ fn oversized_and_malformed_requests_are_refused() {
 
 #[test]
 fn slow_and_idle_clients_are_disconnected() {
-    let limits = Limits { request: Duration::from_millis(200), stall: Duration::from_secs(20) };
+    let limits = ConnLimits { request: Duration::from_millis(200), stall: Duration::from_secs(20) };
     let server = Server::start(None, None, limits);
     let token = server.authorization();
     let slow_body = ["content-length: 9", "content-type: application/json", token.as_str()];
@@ -310,7 +310,7 @@ fn slow_and_idle_clients_are_disconnected() {
 
 #[test]
 fn a_client_that_reads_nothing_is_disconnected() {
-    let limits = Limits { request: Duration::from_secs(60), stall: Duration::from_millis(200) };
+    let limits = ConnLimits { request: Duration::from_secs(60), stall: Duration::from_millis(200) };
     let server = Server::start(None, None, limits);
     let mut stream = server.connect();
     let request = format!("GET /vendor/uPlot.esm.js HTTP/1.1\r\nhost: {}\r\n\r\n", server.address);
@@ -322,7 +322,7 @@ fn a_client_that_reads_nothing_is_disconnected() {
 
 #[test]
 fn connections_beyond_the_limit_are_refused_and_the_others_served() {
-    let limits = Limits { request: Duration::from_secs(600), ..Limits::default() };
+    let limits = ConnLimits { request: Duration::from_secs(600), ..ConnLimits::default() };
     let server = Server::start(None, None, limits);
     let request = format!("GET /icon.svg HTTP/1.1\r\nhost: {}\r\n\r\n", server.address);
     let mut kept = Vec::new();
@@ -407,7 +407,7 @@ fn tls_client(server: &Server, roots: RootCertStore) -> StreamOwned<ClientConnec
 #[test]
 fn an_encrypted_dashboard_serves_tls_and_nothing_else() {
     let (config, roots) = certificate();
-    let limits = Limits { request: Duration::from_secs(2), ..Limits::default() };
+    let limits = ConnLimits { request: Duration::from_secs(2), ..ConnLimits::default() };
     let server = Server::start(Some(config), Some(tokens()), limits);
     let mut stream = tls_client(&server, roots.clone());
     let request = server.request("GET", "/v1/status", &[&bearer(LOOK)], "");

@@ -28,14 +28,14 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// What the holder of a token may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Role {
+pub(super) enum TokenRole {
     /// Read.
     Look,
     /// Read and change.
     Operate,
 }
 
-impl Role {
+impl TokenRole {
     /// The word in token files and in answers.
     pub(super) const fn word(self) -> &'static str {
         match self {
@@ -107,7 +107,7 @@ impl Fault for TokenError {
 /// The tokens of a dashboard.
 #[derive(Clone)]
 pub struct Tokens {
-    tokens: Vec<(Role, String)>,
+    tokens: Vec<(TokenRole, String)>,
     /// Whether requests without a token may read.
     is_reading_free: bool,
 }
@@ -132,7 +132,7 @@ impl Tokens {
             filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
         }
         let token = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { tokens: vec![(Role::Operate, token)], is_reading_free: true })
+        Ok(Self { tokens: vec![(TokenRole::Operate, token)], is_reading_free: true })
     }
 
     /// Reads a token file. Every request then needs one of its tokens.
@@ -142,14 +142,14 @@ impl Tokens {
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let text = read_secret(path)?;
         let fault = |line, problem: String| TokenError::Line { path: path.into(), line, problem };
-        let mut tokens: Vec<(Role, String)> = Vec::new();
+        let mut tokens: Vec<(TokenRole, String)> = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let words: Vec<_> = line.split_ascii_whitespace().collect();
             let (role, token) = match words[..] {
                 [] => continue,
                 [first, ..] if first.starts_with('#') => continue,
-                ["look", token] => (Role::Look, token),
-                ["operate", token] => (Role::Operate, token),
+                ["look", token] => (TokenRole::Look, token),
+                ["operate", token] => (TokenRole::Operate, token),
                 _ => return Err(fault(index + 1, "not a role and a token".into())),
             };
             if !(TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len()) {
@@ -182,7 +182,7 @@ impl Tokens {
     }
 
     /// The role of a presented token. Takes the same time for each wrong token of a length.
-    pub(super) fn role_of(&self, presented: &str) -> Option<Role> {
+    pub(super) fn role_of(&self, presented: &str) -> Option<TokenRole> {
         let found = self.tokens.iter().filter(|(_, token)| are_equal(token, presented));
         found.map(|(role, _)| *role).max()
     }
@@ -254,8 +254,8 @@ mod tests {
     fn each_token_has_its_role() {
         let text = format!("# for the wall\nlook {LOOK}\n\n  operate\t{OPERATE}\n");
         let tokens = read(&text, 0o600).unwrap();
-        assert_eq!(tokens.role_of(LOOK), Some(Role::Look));
-        assert_eq!(tokens.role_of(OPERATE), Some(Role::Operate));
+        assert_eq!(tokens.role_of(LOOK), Some(TokenRole::Look));
+        assert_eq!(tokens.role_of(OPERATE), Some(TokenRole::Operate));
         for wrong in ["", "look", &LOOK[1..], &format!("{LOOK}x"), &LOOK.to_uppercase()] {
             assert_eq!(tokens.role_of(wrong), None, "{wrong}");
         }
@@ -301,7 +301,7 @@ mod tests {
         let [first, second] = [(); 2].map(|()| Tokens::generate().unwrap());
         let token = first.generated().unwrap();
         assert_eq!(token.len(), 2 * RANDOM_BYTES);
-        assert_eq!(first.role_of(token), Some(Role::Operate));
+        assert_eq!(first.role_of(token), Some(TokenRole::Operate));
         assert_eq!(second.role_of(token), None);
         assert!(first.is_reading_free());
     }

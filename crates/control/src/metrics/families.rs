@@ -1,8 +1,8 @@
 //! The metrics and their figures.
 
 use super::Measurements;
-use super::text::{Kind, Text};
-use Kind::{Counter, Gauge, Histogram, Summary};
+use super::text::{MetricKind, MetricsText};
+use MetricKind::{Counter, Gauge, Histogram, Summary};
 use forebay_api::{
     BackendIos, BackgroundShare, JournalStatus, LatencyHistogram, MemoryState, PowerStatus,
     Severity, SizeClass, Status, UpsStatus, VolumeStatus,
@@ -24,7 +24,7 @@ fn flag(is_set: bool) -> u8 {
 }
 
 /// The server, its memory and its background work.
-pub(super) fn program(text: &mut Text, status: &Status) {
+pub(super) fn program(text: &mut MetricsText, status: &Status) {
     text.family(Gauge, "build_info", "The running version.")
         .sample(&[("version", &status.version), ("io_engine", &status.io_engine)], 1);
     text.one(Gauge, "uptime_seconds", "Time since the start.", status.uptime_seconds);
@@ -77,7 +77,7 @@ pub(super) fn program(text: &mut Text, status: &Status) {
     patrol(text, status);
 }
 
-fn patrol(text: &mut Text, status: &Status) {
+fn patrol(text: &mut MetricsText, status: &Status) {
     let patrol = &status.patrol;
     for (name, help, count) in [
         ("patrol_sealed_lines_total", "Lines whose checksums were computed.", patrol.sealed_lines),
@@ -95,7 +95,7 @@ fn patrol(text: &mut Text, status: &Status) {
 }
 
 /// A figure of a volume: kind, name, help, value.
-type Figure = (Kind, &'static str, &'static str, fn(&VolumeStatus) -> f64);
+type Figure = (MetricKind, &'static str, &'static str, fn(&VolumeStatus) -> f64);
 
 /// The figures of a volume with no label but its name. Integers below 2^53 are exact.
 #[rustfmt::skip]
@@ -186,7 +186,7 @@ const FIGURES: &[Figure] = &[
 ];
 
 /// The volumes.
-pub(super) fn volumes(text: &mut Text, measured: &Measurements) {
+pub(super) fn volumes(text: &mut MetricsText, measured: &Measurements) {
     let volumes = &measured.status.volumes;
     volume_states(text, volumes);
     for (kind, name, help, value) in FIGURES {
@@ -206,7 +206,7 @@ pub(super) fn volumes(text: &mut Text, measured: &Measurements) {
     latencies(text, measured);
 }
 
-fn volume_states(text: &mut Text, volumes: &[VolumeStatus]) {
+fn volume_states(text: &mut MetricsText, volumes: &[VolumeStatus]) {
     let mut family = text.family(Gauge, "volume_info", "The configuration of a volume.");
     for volume in volumes {
         let (mode, backing) = (volume.mode.to_string(), volume.backing.as_str());
@@ -233,7 +233,7 @@ fn volume_states(text: &mut Text, volumes: &[VolumeStatus]) {
 }
 
 /// Requests of clients, and how they were served.
-fn requests(text: &mut Text, volumes: &[VolumeStatus]) {
+fn requests(text: &mut MetricsText, volumes: &[VolumeStatus]) {
     let mut family = text.family(Counter, "volume_requests_total", "Requests answered.");
     for VolumeStatus { name, counters, .. } in volumes {
         for (op, count) in [
@@ -298,7 +298,7 @@ fn requests(text: &mut Text, volumes: &[VolumeStatus]) {
 }
 
 /// I/Os of the disks.
-fn disk(text: &mut Text, volumes: &[VolumeStatus]) {
+fn disk(text: &mut MetricsText, volumes: &[VolumeStatus]) {
     let mut family = text.family(Counter, "volume_disk_ios_total", "I/Os sent to the disk.");
     for VolumeStatus { name, counters, .. } in volumes {
         for (op, count) in [
@@ -333,7 +333,7 @@ fn disk(text: &mut Text, volumes: &[VolumeStatus]) {
     }
 }
 
-fn sizes(text: &mut Text, volumes: &[VolumeStatus]) {
+fn sizes(text: &mut MetricsText, volumes: &[VolumeStatus]) {
     let ends: Vec<_> = size_ends().map(|end| end.to_string()).collect();
     let mut family = text.family(Histogram, "volume_request_size_bytes", "Sizes of requests.");
     for VolumeStatus { name, counters, .. } in volumes {
@@ -353,10 +353,10 @@ fn sizes(text: &mut Text, volumes: &[VolumeStatus]) {
 }
 
 /// A class of latencies in the metrics: the name of the histogram, and its label.
-type Class = (&'static str, &'static str);
+type HistogramClass = (&'static str, &'static str);
 
-fn latencies(text: &mut Text, measured: &Measurements) {
-    const REQUESTS: &[Class] = &[
+fn latencies(text: &mut MetricsText, measured: &Measurements) {
+    const REQUESTS: &[HistogramClass] = &[
         ("read_hit", "read_hit"),
         ("read_miss", "read_miss"),
         ("write_memory", "write_memory"),
@@ -364,7 +364,7 @@ fn latencies(text: &mut Text, measured: &Measurements) {
         ("flush", "flush"),
         ("trim", "trim"),
     ];
-    const DISK: &[Class] = &[
+    const DISK: &[HistogramClass] = &[
         ("disk_read", "read"),
         ("disk_write", "write"),
         ("disk_flush", "flush"),
@@ -409,7 +409,7 @@ fn latency_counts(histogram: &LatencyHistogram) -> Vec<u64> {
 }
 
 /// A figure of a journal: kind, name, help, value.
-type JournalFigure = (Kind, &'static str, &'static str, fn(&JournalStatus) -> u64);
+type JournalFigure = (MetricKind, &'static str, &'static str, fn(&JournalStatus) -> u64);
 
 #[rustfmt::skip]
 const JOURNAL_FIGURES: &[JournalFigure] = &[
@@ -433,7 +433,7 @@ const JOURNAL_FIGURES: &[JournalFigure] = &[
 ];
 
 /// The journals. Two journals never have the same name.
-pub(super) fn journals(text: &mut Text, journals: &[JournalStatus]) {
+pub(super) fn journals(text: &mut MetricsText, journals: &[JournalStatus]) {
     if journals.is_empty() {
         return;
     }
@@ -463,7 +463,7 @@ pub(super) fn journals(text: &mut Text, journals: &[JournalStatus]) {
 }
 
 /// The UPSes and the vault.
-pub(super) fn protection(text: &mut Text, status: &Status) {
+pub(super) fn protection(text: &mut MetricsText, status: &Status) {
     if let Some(power) = &status.power {
         let help = "1 while a UPS allows write-back.";
         text.one(Gauge, "power_write_back_allowed", help, flag(power.write_back_allowed));
@@ -500,7 +500,7 @@ pub(super) fn protection(text: &mut Text, status: &Status) {
     }
 }
 
-fn supplies(text: &mut Text, power: &PowerStatus) {
+fn supplies(text: &mut MetricsText, power: &PowerStatus) {
     let charge: fn(&UpsStatus) -> Option<f64> = |ups| Some(ups.charge_percent? / 100.0);
     let load: fn(&UpsStatus) -> Option<f64> = |ups| Some(ups.load_percent? / 100.0);
     let runtime: fn(&UpsStatus) -> Option<f64> = |ups| ups.runtime_seconds.map(f64::from);

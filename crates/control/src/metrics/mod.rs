@@ -16,7 +16,7 @@ mod text;
 use families::{journals, program, protection, volumes};
 use forebay_api::{LatencyHistogram, Status};
 use std::collections::BTreeMap;
-use text::Text;
+use text::MetricsText;
 
 /// The type of the answer.
 pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -33,7 +33,7 @@ pub struct Measurements {
 
 /// The metrics as text.
 pub fn metrics(measured: &Measurements) -> String {
-    let mut text = Text::default();
+    let mut text = MetricsText::default();
     program(&mut text, &measured.status);
     volumes(&mut text, measured);
     journals(&mut text, &measured.status.journals);

@@ -31,9 +31,9 @@ const KEPT_FOR: Duration = Duration::from_millis(500);
 
 /// The text of the metrics, generated at most once in [`KEPT_FOR`].
 #[derive(Default)]
-struct Text(Mutex<Option<(Instant, Arc<str>)>>);
+struct KeptText(Mutex<Option<(Instant, Arc<str>)>>);
 
-impl Text {
+impl KeptText {
     /// The metrics of `now`, or of up to [`KEPT_FOR`] before. Concurrent callers wait while the
     /// text is generated.
     fn at(&self, now: Instant, manager: &dyn Manager) -> Arc<str> {
@@ -78,7 +78,7 @@ impl MetricsServer {
     pub async fn run(self, manager: Arc<dyn Manager>) -> io::Result<Infallible> {
         let listener = tokio::net::TcpListener::from_std(self.0)?;
         let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let text = Arc::new(Text::default());
+        let text = Arc::new(KeptText::default());
         loop {
             let Ok((stream, _)) = listener.accept().await else {
                 sleep(ACCEPT_PAUSE).await;
@@ -99,11 +99,11 @@ impl MetricsServer {
 async fn serve(
     mut stream: TcpStream,
     manager: Arc<dyn Manager>,
-    text: Arc<Text>,
+    text: Arc<KeptText>,
 ) -> io::Result<()> {
     let head = read_head(&mut stream).await?;
-    let (status, more, body) = match head.as_deref().map_or(Asked::TooLong, asked) {
-        Asked::Metrics => {
+    let (status, more, body) = match head.as_deref().map_or(MetricsRequest::TooLong, asked) {
+        MetricsRequest::Metrics => {
             let make = move || text.at(Instant::now(), &*manager);
             let made = tokio::task::spawn_blocking(make).await;
             match made {
@@ -111,13 +111,15 @@ async fn serve(
                 Err(_) => plain("500 Internal Server Error", "the log says why"),
             }
         }
-        Asked::OtherPath => plain("404 Not Found", "only /metrics is served here"),
-        Asked::OtherMethod => {
+        MetricsRequest::OtherPath => plain("404 Not Found", "only /metrics is served here"),
+        MetricsRequest::OtherMethod => {
             let (status, more, body) = plain("405 Method Not Allowed", "only GET is supported");
             (status, more + "allow: GET\r\n", body)
         }
-        Asked::Nonsense => plain("400 Bad Request", "not an HTTP request"),
-        Asked::TooLong => plain("431 Request Header Fields Too Large", "the request is too long"),
+        MetricsRequest::Nonsense => plain("400 Bad Request", "not an HTTP request"),
+        MetricsRequest::TooLong => {
+            plain("431 Request Header Fields Too Large", "the request is too long")
+        }
     };
     let length = body.len();
     let head =
@@ -148,7 +150,7 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
 
 /// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum MetricsRequest {
     Metrics,
     OtherPath,
     OtherMethod,
@@ -157,15 +159,17 @@ enum Asked {
 }
 
 /// Reads the first line of a request.
-fn asked(head: &[u8]) -> Asked {
+fn asked(head: &[u8]) -> MetricsRequest {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-    let [method, target, b"HTTP/1.0" | b"HTTP/1.1"] = words[..] else { return Asked::Nonsense };
+    let [method, target, b"HTTP/1.0" | b"HTTP/1.1"] = words[..] else {
+        return MetricsRequest::Nonsense;
+    };
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
     match (path, method) {
-        (b"/metrics", b"GET") => Asked::Metrics,
-        (b"/metrics", _) => Asked::OtherMethod,
-        _ => Asked::OtherPath,
+        (b"/metrics", b"GET") => MetricsRequest::Metrics,
+        (b"/metrics", _) => MetricsRequest::OtherMethod,
+        _ => MetricsRequest::OtherPath,
     }
 }
 
@@ -248,7 +252,7 @@ mod tests {
 
     #[test]
     fn the_metrics_are_made_once_in_a_moment() {
-        let (text, manager) = (Text::default(), FakeManager::new(&["disk=/dev/sdb"]));
+        let (text, manager) = (KeptText::default(), FakeManager::new(&["disk=/dev/sdb"]));
         let now = Instant::now();
         let first = text.at(now, &manager);
         manager.set_dirty("disk", 4096);

@@ -7,7 +7,7 @@ pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// The kinds of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MetricKind {
     Counter,
     Gauge,
     Histogram,
@@ -16,22 +16,27 @@ pub(super) enum Kind {
 
 /// Metrics as text.
 #[derive(Default)]
-pub(super) struct Text(String);
+pub(super) struct MetricsText(String);
 
-impl Text {
+impl MetricsText {
     pub(super) fn into_string(self) -> String {
         self.0
     }
 
     /// Begins a family: all samples of one name, given without `forebay_`. A family without
     /// samples consists of its HELP and TYPE lines, which the format allows.
-    pub(super) fn family<'a>(&'a mut self, kind: Kind, name: &'a str, help: &str) -> Family<'a> {
-        debug_assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
+    pub(super) fn family<'a>(
+        &'a mut self,
+        kind: MetricKind,
+        name: &'a str,
+        help: &str,
+    ) -> Family<'a> {
+        debug_assert_eq!(name.ends_with("_total"), kind == MetricKind::Counter, "{name}");
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-            Kind::Summary => "summary",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
+            MetricKind::Summary => "summary",
         };
         self.line(format_args!("# HELP forebay_{name} {help}"));
         self.line(format_args!("# TYPE forebay_{name} {kind}"));
@@ -39,7 +44,7 @@ impl Text {
     }
 
     /// A family with one sample and no labels.
-    pub(super) fn one(&mut self, kind: Kind, name: &str, help: &str, value: impl Display) {
+    pub(super) fn one(&mut self, kind: MetricKind, name: &str, help: &str, value: impl Display) {
         self.family(kind, name, help).sample(&[], value);
     }
 
@@ -50,7 +55,7 @@ impl Text {
 
 /// All samples of one name.
 pub(super) struct Family<'a> {
-    text: &'a mut Text,
+    text: &'a mut MetricsText,
     name: &'a str,
 }
 

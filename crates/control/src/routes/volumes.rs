@@ -1,11 +1,12 @@
 //! The requests about one volume or all of them.
 
 use super::{
-    Answer, App, EVENT_LINES, EVENTS, FINE, FORCE, PROBLEM, local_only, local_post, unchanged,
+    ControlState, EVENT_LINES, EVENTS, FINE, FORCE, HandlerResult, PROBLEM, local_only, local_post,
+    unchanged,
 };
 use crate::{
     Manager,
-    answer::{Body, Fine, Force, Name, Refusal},
+    answer::{ErrorResponse, Fine, Force, JsonBody, VolumeName},
     convert::{pinned_ranges, volume_change, volume_spec},
 };
 use axum::{
@@ -25,7 +26,7 @@ use utoipa::OpenApi;
 
 /// The requests about volumes. Unless `is_local`, those are refused that only the control socket
 /// accepts.
-pub(super) fn routes(is_local: bool) -> Router<App> {
+pub(super) fn routes(is_local: bool) -> Router<ControlState> {
     let remove = if is_local { delete(remove_volume) } else { delete(local_only) };
     Router::new()
         .route(paths::VOLUMES, get(list_volumes).merge(local_post(is_local, post(add_volume))))
@@ -61,7 +62,7 @@ pub(super) fn routes(is_local: bool) -> Router<App> {
     discard_volume,
     trust_volume
 ))]
-pub(super) struct Description;
+pub(super) struct VolumesDescription;
 
 /// Shows the past of one volume: intervals of five minutes and of an hour
 #[utoipa::path(get, path = paths::VOLUME_HISTORY, tag = "volumes",
@@ -74,13 +75,13 @@ pub(super) struct Description;
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 async fn volume_history(
-    State(app): State<App>,
-    Name(name): Name,
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
     Fine(fine): Fine,
-) -> Answer<Json<History>> {
+) -> HandlerResult<Json<History>> {
     let wanted = name.clone();
     let found = app.call(move |manager| manager.statistics().history(Some(&wanted), fine)).await?;
-    found.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
+    found.map(Json).ok_or_else(|| ErrorResponse(Problem::unknown_volume(&name)))
 }
 
 /// Shows the last slow requests of the clients of a volume
@@ -90,10 +91,13 @@ async fn volume_history(
         (status = 200, description = "The slow requests", body = SlowRequests),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn volume_slow(State(app): State<App>, Name(name): Name) -> Answer<Json<SlowRequests>> {
+async fn volume_slow(
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
+) -> HandlerResult<Json<SlowRequests>> {
     let wanted = name.clone();
     let found = app.call(move |manager| manager.slow_requests(Some(&wanted))).await?;
-    found.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
+    found.map(Json).ok_or_else(|| ErrorResponse(Problem::unknown_volume(&name)))
 }
 
 /// Shows the statistics of one volume over time, with latency histograms
@@ -104,12 +108,12 @@ async fn volume_slow(State(app): State<App>, Name(name): Name) -> Answer<Json<Sl
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 async fn volume_statistics(
-    State(app): State<App>,
-    Name(name): Name,
-) -> Answer<Json<StatisticsOfVolume>> {
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
+) -> HandlerResult<Json<StatisticsOfVolume>> {
     let wanted = name.clone();
     let found = app.call(move |manager| manager.statistics().of_volume(&wanted)).await?;
-    found.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
+    found.map(Json).ok_or_else(|| ErrorResponse(Problem::unknown_volume(&name)))
 }
 
 /// Shows all volumes
@@ -118,7 +122,7 @@ async fn volume_statistics(
         (status = 200, description = "All volumes", body = VolumeList),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn list_volumes(State(app): State<App>) -> Answer<Json<VolumeList>> {
+async fn list_volumes(State(app): State<ControlState>) -> HandlerResult<Json<VolumeList>> {
     let volumes = app.call(|manager| manager.volume_list()).await?;
     Ok(Json(VolumeList { volumes }))
 }
@@ -130,10 +134,13 @@ async fn list_volumes(State(app): State<App>) -> Answer<Json<VolumeList>> {
         (status = 200, description = "The volume", body = VolumeStatus),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn show_volume(State(app): State<App>, Name(name): Name) -> Answer<Json<VolumeStatus>> {
+async fn show_volume(
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
+) -> HandlerResult<Json<VolumeStatus>> {
     let wanted = name.clone();
     let volume = app.call(move |manager| manager.volume(&wanted)).await?;
-    volume.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
+    volume.map(Json).ok_or_else(|| ErrorResponse(Problem::unknown_volume(&name)))
 }
 
 /// Adds a volume and serves it
@@ -143,9 +150,9 @@ async fn show_volume(State(app): State<App>, Name(name): Name) -> Answer<Json<Vo
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 async fn add_volume(
-    State(app): State<App>,
-    Body(request): Body<AddVolume>,
-) -> Answer<(StatusCode, Json<VolumeStatus>)> {
+    State(app): State<ControlState>,
+    JsonBody(request): JsonBody<AddVolume>,
+) -> HandlerResult<(StatusCode, Json<VolumeStatus>)> {
     let spec = volume_spec(&request)?;
     tracing::info!(volume = %spec.name, backing = %spec.backing, "request to add a volume");
     let volume = app.call_slowly(|manager| manager.add_volume(spec)).await??;
@@ -160,10 +167,10 @@ async fn add_volume(
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 async fn set_volume(
-    State(app): State<App>,
-    Name(name): Name,
-    Body(settings): Body<VolumeSettings>,
-) -> Answer<Json<VolumeStatus>> {
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
+    JsonBody(settings): JsonBody<VolumeSettings>,
+) -> HandlerResult<Json<VolumeStatus>> {
     let change = volume_change(&settings)?;
     if change.is_empty() {
         return Err(unchanged("mode=bypass"));
@@ -184,7 +191,11 @@ async fn set_volume(
         (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn remove_volume(State(app): State<App>, Name(name): Name, Force(force): Force) -> Response {
+async fn remove_volume(
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
+    Force(force): Force,
+) -> Response {
     tracing::info!(volume = %name, force, "request to remove a volume");
     app.operate(move |manager, progress| manager.remove_volume(&name, force, progress)).await
 }
@@ -200,10 +211,10 @@ async fn remove_volume(State(app): State<App>, Name(name): Name, Force(force): F
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 async fn discard_volume(
-    State(app): State<App>,
-    Name(name): Name,
-    Body(request): Body<DiscardRequest>,
-) -> Answer<Json<Discarded>> {
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
+    JsonBody(request): JsonBody<DiscardRequest>,
+) -> HandlerResult<Json<Discarded>> {
     let DiscardRequest { force, ref save_to } = request;
     tracing::warn!(volume = %name, force, ?save_to, "request to give up dirty data");
     let discard = move |manager: &dyn Manager| manager.discard_volume(&name, &request);
@@ -217,7 +228,7 @@ async fn discard_volume(
         (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn flush_volume(State(app): State<App>, Name(name): Name) -> Response {
+async fn flush_volume(State(app): State<ControlState>, VolumeName(name): VolumeName) -> Response {
     tracing::info!(volume = %name, "request to flush a volume");
     app.operate(move |manager, progress| manager.flush_volume(&name, progress)).await
 }
@@ -231,7 +242,7 @@ async fn flush_volume(State(app): State<App>, Name(name): Name) -> Response {
         (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn save_volume(State(app): State<App>, Name(name): Name) -> Response {
+async fn save_volume(State(app): State<ControlState>, VolumeName(name): VolumeName) -> Response {
     tracing::info!(volume = %name, "request to save a volume");
     app.operate(move |manager, _| manager.save_volume(&name)).await
 }
@@ -246,7 +257,7 @@ async fn save_volume(State(app): State<App>, Name(name): Name) -> Response {
         (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn trust_volume(State(app): State<App>, Name(name): Name) -> Response {
+async fn trust_volume(State(app): State<ControlState>, VolumeName(name): VolumeName) -> Response {
     tracing::info!(volume = %name, "request to trust the disk of a volume again");
     app.operate(move |manager, progress| manager.trust_volume(&name, progress)).await
 }
@@ -261,7 +272,10 @@ async fn trust_volume(State(app): State<App>, Name(name): Name) -> Response {
         (status = 200, description = "The volume", body = VolumeStatus),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
-async fn calibrate_volume(State(app): State<App>, Name(name): Name) -> Answer<Json<VolumeStatus>> {
+async fn calibrate_volume(
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
+) -> HandlerResult<Json<VolumeStatus>> {
     tracing::info!(volume = %name, "request to measure the disk of a volume");
     Ok(Json(app.call_slowly(move |manager| manager.calibrate_volume(&name)).await??))
 }
@@ -278,10 +292,10 @@ async fn calibrate_volume(State(app): State<App>, Name(name): Name) -> Answer<Js
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 async fn pin_volume(
-    app: State<App>,
-    name: Name,
-    request: Body<PinRequest>,
-) -> Answer<Json<VolumeStatus>> {
+    app: State<ControlState>,
+    name: VolumeName,
+    request: JsonBody<PinRequest>,
+) -> HandlerResult<Json<VolumeStatus>> {
     let pin: ChangePins = |manager, name, ranges| manager.pin_volume(name, ranges);
     change_pins(app, name, request, "pin", pin).await
 }
@@ -294,10 +308,10 @@ async fn pin_volume(
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 async fn unpin_volume(
-    app: State<App>,
-    name: Name,
-    request: Body<PinRequest>,
-) -> Answer<Json<VolumeStatus>> {
+    app: State<ControlState>,
+    name: VolumeName,
+    request: JsonBody<PinRequest>,
+) -> HandlerResult<Json<VolumeStatus>> {
     let unpin: ChangePins = |manager, name, ranges| manager.unpin_volume(name, ranges);
     change_pins(app, name, request, "unpin", unpin).await
 }
@@ -306,12 +320,12 @@ type ChangePins = fn(&dyn Manager, &str, PinnedRanges) -> Result<VolumeStatus, P
 
 /// Pins or unpins ranges, with the method `change` of the manager.
 async fn change_pins(
-    State(app): State<App>,
-    Name(name): Name,
-    Body(request): Body<PinRequest>,
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
+    JsonBody(request): JsonBody<PinRequest>,
     verb: &str,
     change: ChangePins,
-) -> Answer<Json<VolumeStatus>> {
+) -> HandlerResult<Json<VolumeStatus>> {
     let ranges = pinned_ranges(&request)?;
     let shown = pinned_ranges_shown(&ranges);
     tracing::info!(volume = %name, ranges = shown, "request to {verb} ranges");

@@ -1,6 +1,6 @@
 //! Compares every kernel with the scalar one, and tests the vector algorithm on plain bytes.
 
-use super::vector::{HALVES, MATRICES, Multiplier, POWERS, Places, Vector, encode};
+use super::vector::{HALVES, MATRICES, Multiplier, POWERS, Vector, VectorPlaces, encode};
 use super::{SCALAR, available};
 use crate::field::{GENERATOR, multiply};
 use crate::{LINE_PARITY_BYTES, Line, LineParity, SECTOR_PARITY_BYTES, Sector};
@@ -19,7 +19,7 @@ impl Vector for Plain {
     }
 
     #[inline(never)]
-    unsafe fn gather(places: impl Places) -> Self {
+    unsafe fn gather(places: impl VectorPlaces) -> Self {
         let mut vector = [0; 32];
         for (block, bytes) in vector.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             // SAFETY: the caller guarantees that both places are readable.

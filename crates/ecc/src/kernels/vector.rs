@@ -41,7 +41,7 @@ pub trait Vector: Copy {
     ///
     /// # Safety
     /// The bytes must be readable.
-    unsafe fn gather(places: impl Places) -> Self;
+    unsafe fn gather(places: impl VectorPlaces) -> Self;
 
     /// Interleaves the lower eight bytes of each block of both vectors.
     ///
@@ -69,7 +69,7 @@ pub trait Vector: Copy {
 }
 
 /// The addresses from which the blocks of a vector are loaded.
-pub trait Places: Copy {
+pub trait VectorPlaces: Copy {
     /// The address of block `block`.
     ///
     /// # Safety
@@ -257,7 +257,7 @@ struct Rows<const GROUPS: usize> {
     row: usize,
 }
 
-impl<const GROUPS: usize> Places for Rows<GROUPS> {
+impl<const GROUPS: usize> VectorPlaces for Rows<GROUPS> {
     #[inline(always)]
     unsafe fn of_block(self, block: usize) -> *const u8 {
         let group = (block * SQUARE + self.row) % GROUPS;

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Kernel;
-use super::vector::{HALVES, MATRICES, Multiplier, Places, Vector, encode};
+use super::vector::{HALVES, MATRICES, Multiplier, Vector, VectorPlaces, encode};
 use crate::{GROUPS_PER_LINE, GROUPS_PER_SECTOR, LINE_PARITY_BYTES};
 use crate::{Line, LineParity, Sector, SectorParity};
 
@@ -45,13 +45,13 @@ macro_rules! kernel {
     };
 }
 
-kernel!(AVX2, "avx2", "avx2", __m256i, Tables);
+kernel!(AVX2, "avx2", "avx2", __m256i, NibbleTables);
 kernel!(GFNI_AVX2, "gfni-avx2", "avx2,gfni", __m256i, Matrices);
-kernel!(AVX512, "avx512", "avx512f,avx512bw", __m512i, Tables);
+kernel!(AVX512, "avx512", "avx512f,avx512bw", __m512i, NibbleTables);
 kernel!(GFNI_AVX512, "gfni-avx512", "avx512f,avx512bw,gfni", __m512i, Matrices);
 
 /// Products as the sum of two lookups, one for each nibble of a byte.
-pub struct Tables;
+pub struct NibbleTables;
 /// Products by the affine instruction of GFNI, which multiplies by a matrix over GF(2).
 pub struct Matrices;
 
@@ -69,7 +69,7 @@ impl Vector for __m256i {
     }
 
     #[inline(always)]
-    unsafe fn gather(places: impl Places) -> Self {
+    unsafe fn gather(places: impl VectorPlaces) -> Self {
         // SAFETY: see above.
         unsafe {
             let low = _mm256_castsi128_si256(_mm_loadu_si128(places.of_block(0).cast()));
@@ -102,7 +102,7 @@ impl Vector for __m256i {
     }
 }
 
-impl Multiplier<__m256i> for Tables {
+impl Multiplier<__m256i> for NibbleTables {
     type Factor = (__m256i, __m256i);
     type Constant = (__m256i, __m256i);
     // The sum of both lookups, because each product is used twice.
@@ -185,7 +185,7 @@ impl Vector for __m512i {
     }
 
     #[inline(always)]
-    unsafe fn gather(places: impl Places) -> Self {
+    unsafe fn gather(places: impl VectorPlaces) -> Self {
         // SAFETY: see above.
         unsafe {
             let zero = _mm512_castsi128_si512(_mm_loadu_si128(places.of_block(0).cast()));
@@ -222,7 +222,7 @@ impl Vector for __m512i {
     }
 }
 
-impl Multiplier<__m512i> for Tables {
+impl Multiplier<__m512i> for NibbleTables {
     type Factor = (__m512i, __m512i);
     type Constant = (__m512i, __m512i);
     // Both lookups, because one instruction adds three operands.

@@ -6,8 +6,8 @@
 
 use crate::Slot;
 use crate::index::Slots;
-use crate::index::meta::{BUFFERED, LineTable};
 use crate::index::retained::is_pinned;
+use crate::line::meta::{BUFFERED, LineTable};
 
 /// Marks a line that a write to a frozen volume has brought into the pool, unless it is of a pinned
 /// range.

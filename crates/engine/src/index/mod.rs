@@ -12,23 +12,20 @@
 //! `recover.rs`). A slot that takes over a line marks the sectors still being copied as filling.
 //! The old slot keeps its dirty bits until [`Slots::finish_call`], after the copy.
 
-pub(crate) mod bits;
 pub(crate) mod buffered;
-pub(crate) mod key;
 pub(crate) mod lookup;
-pub(crate) mod meta;
 pub(crate) mod recover;
 pub(crate) mod retained;
 pub(crate) mod slabs;
 pub(crate) mod warm;
 
-use crate::index::bits::SlotSet;
 use crate::index::lookup::Index;
-use crate::index::meta::{
-    BUFFERED, DETACHED, FROZEN, LineTable, MARK, PREFETCHED, PRELOADED, RETAINED, SEALED, in_order,
-};
 use crate::index::retained::Retained;
 use crate::index::warm::{LineCounts, WarmView};
+use crate::line::bits::SlotSet;
+use crate::line::meta::{
+    BUFFERED, DETACHED, FROZEN, LineTable, MARK, PREFETCHED, PRELOADED, RETAINED, SEALED, in_order,
+};
 use crate::slabs::Slabs;
 use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::{Eviction, Hint, Lines};
@@ -76,12 +73,12 @@ pub struct Slots<M> {
 }
 
 /// The policy's view of the lines.
-struct View<'a> {
+struct LinesView<'a> {
     lines: &'a [LineMeta],
     slabs: &'a Slabs,
 }
 
-impl Lines for View<'_> {
+impl Lines for LinesView<'_> {
     fn is_evictable(&self, slot: Slot) -> bool {
         let line = &self.lines[slot as usize];
         line.pins == 0 && line.dirty == 0 && self.slabs.keeps(slot)
@@ -537,7 +534,7 @@ impl<M: LineTable> Slots<M> {
         if let Some(slot) = slabs::take_unused(self) {
             return Some(slot);
         }
-        let view = View { lines: &self.lines, slabs: &self.slabs };
+        let view = LinesView { lines: &self.lines, slabs: &self.slabs };
         let victim = match incoming {
             Some((key, hint)) => self.policy.evict(key.hash(), hint, &view),
             None => self.policy.vacate(&view),

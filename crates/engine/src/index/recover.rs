@@ -37,7 +37,7 @@
 //! table with either is damaged, and none of it is used.
 
 use crate::index::Slots;
-use crate::index::meta::{BUFFERED, DETACHED, FROZEN, LineTable, in_order};
+use crate::line::meta::{BUFFERED, DETACHED, FROZEN, LineTable, in_order};
 use crate::{LineKey, LineMeta, MemoryStep, Slot};
 use forebay_policy::Hint;
 use forebay_types::VolumeId;
@@ -307,7 +307,7 @@ mod tests {
         for bits in 0..64u8 {
             let bit = |at: u8| bits >> at & 1;
             let (valid, dirty, filling) = (bit(0), bit(1), bit(2));
-            let flags = (bit(3) * DETACHED) | (bit(4) * crate::index::meta::MARK);
+            let flags = (bit(3) * DETACHED) | (bit(4) * crate::line::meta::MARK);
             let mut line = line(valid, dirty, filling, flags);
             let named = bit(5) != 0;
             if !named {

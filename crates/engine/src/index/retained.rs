@@ -8,10 +8,10 @@
 //! A shard retains up to five eighths of the lines that it may hold, so that others can always be
 //! cached; pinned lines beyond that stay in the policy. If a shard shrinks so far that it retains
 //! too many lines, it returns some to the policy first ([`trim`]); the others move to slabs that
-//! stay (`slabs::resize`).
+//! stay (`resize`).
 
 use crate::index::Slots;
-use crate::index::meta::{DETACHED, LineTable, RETAINED};
+use crate::line::meta::{DETACHED, LineTable, RETAINED};
 use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::Hint;
 use forebay_types::{PinnedRanges, VolumeId};

@@ -1,7 +1,7 @@
-//! Changes of all slots of a slab, in the line table and in [`Slabs`]. Used by `slabs::resize`.
+//! Changes of all slots of a slab, in the line table and in [`Slabs`]. Used by `resize`.
 
 use super::Slots;
-use super::meta::{DETACHED, LineTable, RETAINED, in_order};
+use crate::line::meta::{DETACHED, LineTable, RETAINED, in_order};
 use crate::sabotage::{Planted, PlantedBug};
 use crate::slabs::{Slab, Slabs};
 use crate::{LineKey, LineMeta, Slot};

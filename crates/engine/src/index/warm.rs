@@ -1,7 +1,7 @@
 //! What warm lists, warm-ups and pins need to know about the slots.
 
 use crate::index::Slots;
-use crate::index::meta::{DETACHED, LineTable, PRELOADED, RETAINED};
+use crate::line::meta::{DETACHED, LineTable, PRELOADED, RETAINED};
 use crate::{LineKey, Slot};
 use forebay_types::{LINE_VALUE_MAX, VolumeId};
 

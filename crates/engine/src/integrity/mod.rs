@@ -20,28 +20,16 @@
 pub(crate) mod parity;
 
 use crate::index::Slots;
-use crate::index::key::LineKey;
-use crate::index::meta::{DETACHED, LineTable, SEALED};
+use crate::line::key::LineKey;
+use crate::line::meta::{DETACHED, LineTable, SEALED};
+use crate::line::seal::{PARITIES_PER_SLOT, ParityPlace, Seal};
 use crate::sabotage::{Planted, PlantedBug};
 use crate::slabs::Slab;
 use crate::{MemoryStep, Outbox, Slot};
-use parity::{PARITIES_PER_SLOT, Parity, ParityPlace};
+use parity::Parity;
 
 /// Maximum slots that one call examines.
 const SLOTS_EXAMINED_MAX: u32 = 256;
-
-/// The seal of a line, as it was when the driver computed the checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seal {
-    /// The slot that holds the line and its checksum.
-    pub slot: Slot,
-    /// The line, to which the checksum is bound.
-    pub key: LineKey,
-    /// The sectors that the checksum covers.
-    pub valid: u8,
-    /// The place of its parity, if it has any.
-    pub parity: Option<ParityPlace>,
-}
 
 /// What the driver does with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +79,7 @@ pub struct PatrolCounters {
 
 /// Seals, parity and patrol of a shard.
 #[derive(Debug, Default)]
-pub(crate) struct Integrity {
+pub(crate) struct ShardIntegrity {
     parity: Parity,
     /// Whether dirty lines get parity.
     has_parity: bool,
@@ -114,7 +102,7 @@ impl Verdict {
     }
 }
 
-impl Integrity {
+impl ShardIntegrity {
     /// The seal of a slot, if it has one.
     pub(crate) fn seal_of<M: LineTable>(&self, index: &Slots<M>, slot: Slot) -> Option<Seal> {
         let line = index.get(slot);

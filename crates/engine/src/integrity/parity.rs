@@ -7,22 +7,11 @@
 //! or pinned, a line gets no parity.
 
 use crate::index::Slots;
-use crate::index::meta::{LineTable, NO_SLOT};
+use crate::line::meta::{LineTable, NO_SLOT};
+use crate::line::seal::{PARITIES_PER_SLOT, ParityPlace};
 use crate::slabs::Slab;
 use crate::{LineKey, Slot};
 use std::collections::BTreeSet;
-
-/// Lines whose parity fits in one slot.
-pub const PARITIES_PER_SLOT: u8 = 5;
-
-/// The place of a line's parity: part `index` of a slot that holds only parity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ParityPlace {
-    /// The slot, in the same shard as the line.
-    pub slot: Slot,
-    /// The part of the slot, below [`PARITIES_PER_SLOT`].
-    pub index: u8,
-}
 
 /// Bits of a packed place that hold its part.
 const INDEX_BITS: u32 = 3;

@@ -1,11 +1,11 @@
 //! Bypass: a write goes to the disk, and the pool keeps nothing of its range.
 
-use super::{Source, WriteOutcome, Writer};
-use crate::index::meta::LineTable;
+use super::{ByteSource, PartWriter, WriteOutcome};
+use crate::line::meta::LineTable;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, Outbox, Part, Uncached};
 
-impl<M: LineTable> Writer<'_, M> {
+impl<M: LineTable> PartWriter<'_, M> {
     pub(super) fn write_bypass(
         &mut self,
         part: &Part,
@@ -25,13 +25,13 @@ impl<M: LineTable> Writer<'_, M> {
             return WriteOutcome::Waiting;
         }
         self.forget_lines(part, out);
-        self.start_write(part, fua, Source::Payload, now_ms, out);
+        self.start_write(part, fua, ByteSource::Payload, now_ms, out);
         // NOT YET ACKNOWLEDGED: `complete` does that when the disk has the data.
         WriteOutcome::Started
     }
 
     /// Removes the lines of a part from the pool. The scratch list then holds the result of
-    /// [`Writer::forget_sectors`] for each line.
+    /// [`PartWriter::forget_sectors`] for each line.
     pub(super) fn forget_lines(&mut self, part: &Part, out: &mut Outbox) {
         let line_hits = self.look_up_pinned(part);
         self.count_write(part, line_hits.past_cache(Uncached::Bypass), out);

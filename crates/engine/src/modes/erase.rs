@@ -1,9 +1,9 @@
 //! Trim and write zeroes: the disk erases the range, and the pool invalidates its sectors.
 
-use super::Writer;
-use crate::index::key::line_parts;
-use crate::index::meta::{LineTable, NO_SLOT};
-use crate::ops::{Op, OpKind, OpLine, emit};
+use super::PartWriter;
+use crate::line::key::line_parts;
+use crate::line::meta::{LineTable, NO_SLOT};
+use crate::ops::{LineOp, OpKind, OpLine, emit};
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, IoCause, IoVerb, NoteKind, Outbox, Part, ops::io_run::IoRun};
 use forebay_types::Few;
@@ -34,7 +34,7 @@ pub enum EraseOutcome {
     },
 }
 
-impl<M: LineTable> Writer<'_, M> {
+impl<M: LineTable> PartWriter<'_, M> {
     /// See [`crate::Shard::erase`].
     pub(crate) fn erase(
         &mut self,
@@ -69,7 +69,7 @@ impl<M: LineTable> Writer<'_, M> {
             EraseKind::Discard => IoVerb::Discard,
             EraseKind::Zero { unmap } => IoVerb::Zero { unmap },
         };
-        let mut op = Op::new(OpKind::Erase, part.volume, lines, Some(part.id), 1);
+        let mut op = LineOp::new(OpKind::Erase, part.volume, lines, Some(part.id), 1);
         op.note = self.lines.note_for(
             part,
             match kind {

@@ -13,12 +13,13 @@ mod write_back;
 mod write_through;
 
 use crate::index::buffered;
-use crate::index::key::{LinePart, line_parts};
-use crate::index::meta::LineTable;
 use crate::index::prepare_lookups;
+use crate::line::key::{LinePart, line_parts};
+use crate::line::meta::LineTable;
 use crate::lines::VolumeLines;
 use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
+use crate::volume::Protection;
 use crate::{Attempt, LineHits, LineMeta, NoteKind, Outbox, Part, Slot, Uncached, WaitsFor};
 use forebay_types::{IoError, Mode};
 
@@ -45,18 +46,6 @@ pub enum WriteOutcome {
         /// Sectors under the write are dirty, so the current epoch must be on the disk as well.
         dirty: bool,
     },
-}
-
-/// What preserves acknowledged data that is not on the disk yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protection {
-    /// Nothing. Data that must be on stable storage is written to the disk.
-    #[default]
-    None,
-    /// A journal. It records every change, and counts as stable storage.
-    Journal,
-    /// A UPS that bridges a power failure. The pool counts as stable storage.
-    Power,
 }
 
 /// The conditions of a write.
@@ -115,7 +104,7 @@ impl Through {
 
 /// Where the bytes of a write are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum ByteSource {
     /// In the payload, to be copied into the pool.
     Payload,
     /// In the slots already.
@@ -152,7 +141,7 @@ const fn effective(
 }
 
 /// Writes and erases parts of one volume.
-pub(crate) struct Writer<'a, M> {
+pub(crate) struct PartWriter<'a, M> {
     lines: VolumeLines<'a, M>,
     scratch: &'a mut Scratch,
 }
@@ -166,7 +155,7 @@ pub(crate) struct Scratch {
     reserved: Vec<Slot>,
 }
 
-impl<'a, M: LineTable> Writer<'a, M> {
+impl<'a, M: LineTable> PartWriter<'a, M> {
     pub(crate) const fn new(lines: VolumeLines<'a, M>, scratch: &'a mut Scratch) -> Self {
         Self { lines, scratch }
     }

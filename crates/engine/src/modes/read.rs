@@ -7,14 +7,14 @@
 //! is in flight.
 
 use crate::index::FIRST_USE;
-use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
-use crate::index::meta::{LineTable, MARK, PREFETCHED, PRELOADED};
 use crate::index::prepare_lookups;
 use crate::index::retained::{follow_pins, is_pinned};
 use crate::index::warm::{count_forecast, forecast_again, touch_first};
+use crate::line::key::{line_parts, mask_runs, pieces, sector_mask};
+use crate::line::meta::{LineTable, MARK, PREFETCHED, PRELOADED};
 use crate::lines::VolumeLines;
 use crate::ops::io_run::push_run;
-use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
+use crate::ops::{LineOp, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
 use crate::{
     Attempt, IoCause, IoVerb, LineHits, LineKey, LineMeta, Outbox, Part, Place, Segment, Slot,
@@ -76,11 +76,11 @@ pub enum PreloadKind {
 }
 
 /// Reads parts of one volume.
-pub(crate) struct Reader<'a, M> {
+pub(crate) struct PartReader<'a, M> {
     lines: VolumeLines<'a, M>,
 }
 
-impl<'a, M: LineTable> Reader<'a, M> {
+impl<'a, M: LineTable> PartReader<'a, M> {
     pub(crate) const fn new(lines: VolumeLines<'a, M>) -> Self {
         Self { lines }
     }
@@ -368,8 +368,8 @@ impl<'a, M: LineTable> Reader<'a, M> {
                 push_run(&mut runs, at, Segment { place, len }, BRIDGE_BYTES_MAX);
             }
         }
-        let op = Op::new(OpKind::Fill, volume, lines, None, runs.len());
-        let id = self.lines.start(Op { cause, ..op });
+        let op = LineOp::new(OpKind::Fill, volume, lines, None, runs.len());
+        let id = self.lines.start(LineOp { cause, ..op });
         emit(out, id, (IoVerb::Read, cause), volume, None, runs);
         id.op
     }
@@ -418,7 +418,8 @@ impl<'a, M: LineTable> Reader<'a, M> {
             return ReadOutcome::Ready;
         }
         self.lines.volume.count_read();
-        let op = Op::new(OpKind::DirectRead, part.volume, Few::new(), Some(part.id), runs.len());
+        let op =
+            LineOp::new(OpKind::DirectRead, part.volume, Few::new(), Some(part.id), runs.len());
         let id = self.lines.start(op);
         emit(out, id, (IoVerb::Read, IoCause::Demand), part.volume, Some(part.id), runs);
         ReadOutcome::Started

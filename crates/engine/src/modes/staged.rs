@@ -9,17 +9,17 @@
 //! The price: while a payload is being received, each resident line that it overwrites takes two
 //! slots.
 
-use super::{Effective, Source, Through, WriteOutcome, WriteTerms, Writer};
-use crate::index::key::{LinePart, line_parts};
-use crate::index::meta::{DETACHED, LineTable};
+use super::{ByteSource, Effective, PartWriter, Through, WriteOutcome, WriteTerms};
 use crate::index::prepare_lookups;
+use crate::line::key::{LinePart, line_parts};
+use crate::line::meta::{DETACHED, LineTable};
 use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, LineHits, Outbox, Part, Slot, Uncached};
 use forebay_policy::Hint;
 use forebay_types::ByteRange;
 
-impl<M: LineTable> Writer<'_, M> {
+impl<M: LineTable> PartWriter<'_, M> {
     /// See [`crate::Shard::stage`].
     pub(crate) fn stage(&mut self, range: ByteRange, staged: &mut Vec<Slot>) -> bool {
         let before = staged.len();
@@ -147,7 +147,7 @@ impl<M: LineTable> Writer<'_, M> {
                 self.scratch.lines[at] = (line, Some(staged[at]));
             }
         }
-        self.start_write(part, fua, Source::Slots, now_ms, out);
+        self.start_write(part, fua, ByteSource::Slots, now_ms, out);
         // NOT YET ACKNOWLEDGED: `complete` does that when the disk has the data.
         WriteOutcome::Started
     }

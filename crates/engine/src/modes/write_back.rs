@@ -1,15 +1,15 @@
 //! Write-back: a write is acknowledged from memory and destaged later.
 
-use super::{Through, WriteOutcome, Writer};
-use crate::index::key::{line_parts, only_line};
-use crate::index::meta::LineTable;
+use super::{PartWriter, Through, WriteOutcome};
+use crate::line::key::{line_parts, only_line};
+use crate::line::meta::LineTable;
 use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, LineHits, LineMeta, MemoryStep, Outbox, Part, Slot};
 use forebay_policy::Hint;
 use forebay_types::LINE_BYTES;
 
-impl<M: LineTable> Writer<'_, M> {
+impl<M: LineTable> PartWriter<'_, M> {
     pub(super) fn write_back(
         &mut self,
         part: &Part,
@@ -146,8 +146,8 @@ impl<M: LineTable> Writer<'_, M> {
     }
 
     /// Reserves a slot for each line in the scratch list that is absent or that
-    /// [`Writer::may_overwrite`] rejects: otherwise a reply that is being sent could be half old
-    /// and half new, and a kill could leave a dirty sector half written.
+    /// [`PartWriter::may_overwrite`] rejects: otherwise a reply that is being sent could be half
+    /// old and half new, and a kill could leave a dirty sector half written.
     fn reserve_slots(&mut self) -> bool {
         assert!(self.scratch.reserved.is_empty());
         for at in 0..self.scratch.lines.len() {

@@ -1,20 +1,20 @@
 //! Write-through: a write is acknowledged when the disk has it, and is kept in memory for reads.
 
-use super::{Source, Through, WriteOutcome, Writer};
-use crate::index::key::{LinePart, line_parts, sector_mask};
-use crate::index::meta::{LineTable, NO_SLOT};
+use super::{ByteSource, PartWriter, Through, WriteOutcome};
+use crate::destage::span::Span;
+use crate::line::key::{LineKey, LinePart, line_parts, sector_mask};
+use crate::line::meta::{LineTable, NO_SLOT};
 use crate::ops::gather::Gated;
 use crate::ops::io_run::IoRun;
-use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
+use crate::ops::{LineOp, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
-use crate::writeback::span::Span;
 use crate::{
     Attempt, IoCause, IoVerb, LineHits, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Slot,
 };
 use forebay_policy::Hint;
-use forebay_types::{Few, SECTOR_BYTES};
+use forebay_types::{Few, LINE_BYTES, Mode, SECTOR_BYTES};
 
-impl<M: LineTable> Writer<'_, M> {
+impl<M: LineTable> PartWriter<'_, M> {
     pub(super) fn write_through(
         &mut self,
         part: &Part,
@@ -49,7 +49,7 @@ impl<M: LineTable> Writer<'_, M> {
                 }),
             };
         }
-        self.start_write(part, fua, Source::Payload, now_ms, out);
+        self.start_write(part, fua, ByteSource::Payload, now_ms, out);
         // NOT YET ACKNOWLEDGED: `complete` does that when the disk has the data (on stable storage
         // if `fua`). Until then the sectors are invalid, and reads of them wait.
         WriteOutcome::Started
@@ -57,7 +57,7 @@ impl<M: LineTable> Writer<'_, M> {
 
     /// The slot to overwrite for a line that the caller has pinned and in which no sector under the
     /// write is dirty. If the slot has other pins and no other slot is free, returns the result of
-    /// [`Writer::forget_sectors`].
+    /// [`PartWriter::forget_sectors`].
     fn slot_to_overwrite(&mut self, at: usize, slot: Slot, out: &mut Outbox) -> Option<Slot> {
         if self.lines.index.get(slot).pins == 1 {
             self.lines.index.touch(slot, Hint::Write);
@@ -135,8 +135,13 @@ impl<M: LineTable> Writer<'_, M> {
         let span = Span::of_runs(lines, runs);
         self.lines.destager().count_start(&span, true);
         let Span { lines, runs, .. } = span;
-        let id =
-            self.lines.start(Op::new(OpKind::DestagePart, part.volume, lines, None, runs.len()));
+        let id = self.lines.start(LineOp::new(
+            OpKind::DestagePart,
+            part.volume,
+            lines,
+            None,
+            runs.len(),
+        ));
         let verb = IoVerb::Write { fua: false };
         emit(out, id, (verb, IoCause::DestageUrgent), part.volume, None, runs);
         id.op
@@ -157,7 +162,7 @@ impl<M: LineTable> Writer<'_, M> {
         &mut self,
         part: &Part,
         fua: bool,
-        source: Source,
+        source: ByteSource,
         now_ms: u64,
         out: &mut Outbox,
     ) {
@@ -182,7 +187,7 @@ impl<M: LineTable> Writer<'_, M> {
                         self.lines.set_valid(slot, valid, out);
                     }
                     let (offset, len) = (line.offset, line.len);
-                    if source == Source::Payload {
+                    if source == ByteSource::Payload {
                         out.memory.push(MemoryStep::Fill { slot, offset, payload_offset, len });
                     }
                     Place::Slot { slot, offset: line.offset }
@@ -193,9 +198,9 @@ impl<M: LineTable> Writer<'_, M> {
             lines.push(OpLine { regained, ..OpLine::new(line.key, slot, line.mask) });
             payload_offset += line.len;
         }
-        let mut op = Op::new(OpKind::WriteThrough, part.volume, lines, Some(part.id), 1);
+        let mut op = LineOp::new(OpKind::WriteThrough, part.volume, lines, Some(part.id), 1);
         op.note = self.lines.note_for(part, NoteKind::Forget);
-        op.gated = Gated::new(part, self.lines.volume, fua, out.turn, now_ms);
+        op.gated = self.gated(part, fua, out.turn, now_ms);
         let trial = self.lines.volume.trial();
         let held =
             !self.is_held_out(part) && self.lines.ops.must_hold_back(part.range.len, &op, trial);
@@ -212,5 +217,21 @@ impl<M: LineTable> Writer<'_, M> {
                 emit(out, id, (verb, IoCause::Demand), part.volume, Some(part.id), [run]);
             }
         }
+    }
+
+    /// The gathering state of a part, if it lies in one stripe.
+    fn gated(&self, part: &Part, fua: bool, turn: u64, begun_ms: u64) -> Option<Gated> {
+        let volume = &*self.lines.volume;
+        let width = volume.writeback().dirty().stripes().width();
+        if width <= LINE_BYTES || volume.mode() == Mode::Bypass {
+            return None;
+        }
+        let stripe = volume.stripe_at(part.range.offset / LINE_BYTES * LINE_BYTES)?;
+        if part.range.end() > stripe.end() {
+            return None;
+        }
+        let stripe = LineKey::new(part.volume, stripe.offset / LINE_BYTES);
+        let round = (part.range.len < volume.gather_below()).then_some(volume.trial().round());
+        Some(Gated { stripe, turn, fua, begun_ms, round, joined: Vec::new() })
     }
 }

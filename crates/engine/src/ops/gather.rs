@@ -21,41 +21,34 @@
 //! ([`super::trial`]). The clock counts milliseconds, so the trial finds no gain on a disk that
 //! answers much faster.
 
-use crate::index::key::LineKey;
-use crate::index::meta::{LineTable, NO_SLOT};
-use crate::ops::complete::Completion;
-use crate::ops::io_run::{IoRun, push_run};
+use crate::IoId;
+use crate::line::key::LineKey;
+use crate::line::meta::NO_SLOT;
 use crate::ops::trial::Trial;
-use crate::ops::{KeyHasher, Op, OpLine, Ops, emit};
-use crate::sabotage::PlantedBug;
-use crate::volume::ShardVolume;
-use crate::{IoCause, IoId, IoVerb, Outbox, Part, Place, Segment};
-use forebay_types::{
-    ByteRange, Few, IoError, IoResult, LINE_BYTES, Mode, REGION_BYTES, SECTOR_BYTES,
-};
+use crate::ops::{KeyHasher, LineOp, OpLine, Ops};
+use forebay_types::{ByteRange, REGION_BYTES, SECTOR_BYTES};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::iter;
 
 /// The gathering state of a write through the cache.
 #[derive(Debug)]
 pub(crate) struct Gated {
     /// The first line of its stripe.
-    stripe: LineKey,
+    pub stripe: LineKey,
     /// The driver's turn in which its I/O started.
-    turn: u64,
-    fua: bool,
+    pub turn: u64,
+    pub fua: bool,
     /// The start of the write in milliseconds and its round of the trial. The round is set only for
     /// a small write, and only such a write may be held back.
-    begun_ms: u64,
-    round: Option<u32>,
+    pub begun_ms: u64,
+    pub round: Option<u32>,
     /// Other operations that share its I/O.
-    joined: Vec<u32>,
+    pub joined: Vec<u32>,
 }
 
 /// Writes through the cache to one stripe. A gate exists while an I/O is in flight.
 #[derive(Debug, Default)]
-struct Gate {
+struct StripeGate {
     /// I/Os in flight.
     in_flight: u32,
     /// I/Os in flight that started in `turn`.
@@ -69,18 +62,18 @@ struct Gate {
 /// The gates of all stripes with an I/O in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
-    stripes: HashMap<LineKey, Gate, BuildHasherDefault<KeyHasher>>,
+    stripes: HashMap<LineKey, StripeGate, BuildHasherDefault<KeyHasher>>,
 }
 
 impl Gates {
     pub(crate) fn metadata_bytes(&self) -> usize {
-        self.stripes.capacity() * size_of::<(LineKey, Gate)>()
+        self.stripes.capacity() * size_of::<(LineKey, StripeGate)>()
     }
 }
 
 impl Ops {
     /// Whether a write is to be held back. Only a write whose bytes are all in the pool can be.
-    pub(crate) fn must_hold_back(&mut self, bytes: u64, op: &Op, trial: &Trial) -> bool {
+    pub(crate) fn must_hold_back(&mut self, bytes: u64, op: &LineOp, trial: &Trial) -> bool {
         let gated = op.gated.as_ref().filter(|gated| gated.round.is_some() && trial.holds());
         let Some(gated) = gated else { return false };
         let Some(gate) = self.gates.stripes.get_mut(&gated.stripe) else { return false };
@@ -112,7 +105,7 @@ impl Ops {
 
     /// Counts the I/O of a write as completed. Returns its stripe, and the other operations that
     /// shared the I/O.
-    fn leave_gate(&mut self, id: IoId) -> (LineKey, Vec<u32>) {
+    pub(crate) fn leave_gate(&mut self, id: IoId) -> (LineKey, Vec<u32>) {
         let gated = self.op_mut(id.op).gated.as_mut().expect("only gated writes leave a gate");
         let (stripe, turn) = (gated.stripe, gated.turn);
         let joined = std::mem::take(&mut gated.joined);
@@ -127,7 +120,7 @@ impl Ops {
     }
 
     /// Takes the held-back writes of a stripe, in ascending order of their ranges.
-    fn take_held(&mut self, stripe: LineKey) -> Vec<u32> {
+    pub(crate) fn take_held(&mut self, stripe: LineKey) -> Vec<u32> {
         let gate = self.gates.stripes.get_mut(&stripe).expect("the gate stays until `close_gate`");
         let mut held = std::mem::take(&mut gate.held);
         gate.held_bytes = 0;
@@ -136,14 +129,14 @@ impl Ops {
     }
 
     /// Removes the gate of a stripe with no I/O in flight.
-    fn close_gate(&mut self, stripe: LineKey) {
+    pub(crate) fn close_gate(&mut self, stripe: LineKey) {
         if self.gates.stripes.get(&stripe).is_some_and(|gate| gate.in_flight == 0) {
             self.gates.stripes.remove(&stripe);
         }
     }
 
     /// The byte range that an operation writes.
-    fn range_of(&self, op: u32) -> ByteRange {
+    pub(crate) fn range_of(&self, op: u32) -> ByteRange {
         let lines = &self.op(op).lines;
         let (first, last) = (&lines[0], &lines[lines.len() - 1]);
         let sector = |count: u32| u64::from(count) * SECTOR_BYTES;
@@ -174,128 +167,7 @@ impl Ops {
     }
 }
 
-impl Gated {
-    /// The gathering state of a part, if it lies in one stripe.
-    pub(crate) fn new(
-        part: &Part,
-        volume: &ShardVolume,
-        fua: bool,
-        turn: u64,
-        begun_ms: u64,
-    ) -> Option<Self> {
-        let width = volume.writeback().dirty().stripes().width();
-        if width <= LINE_BYTES || volume.mode() == Mode::Bypass {
-            return None;
-        }
-        let stripe = volume.stripe_at(part.range.offset / LINE_BYTES * LINE_BYTES)?;
-        if part.range.end() > stripe.end() {
-            return None;
-        }
-        let stripe = LineKey::new(part.volume, stripe.offset / LINE_BYTES);
-        let round = (part.range.len < volume.gather_below()).then_some(volume.trial().round());
-        Some(Self { stripe, turn, fua, begun_ms, round, joined: Vec::new() })
-    }
-}
-
-impl<M: LineTable> Completion<'_, M> {
-    /// Completes the I/O of a write that may have shared it.
-    pub(super) fn complete_gated(
-        &mut self,
-        id: IoId,
-        result: IoResult,
-        now_ms: u64,
-        out: &mut Outbox,
-    ) {
-        let (stripe, joined) = self.lines.ops.leave_gate(id);
-        if result.is_err() && !joined.is_empty() {
-            self.retry_separately(id, &joined, now_ms, out);
-        } else {
-            for op in iter::once(id.op).chain(joined) {
-                self.record_time(op, now_ms);
-                self.complete_io(self.lines.ops.id(op), result, now_ms, out);
-            }
-        }
-        self.dispatch_held(stripe, now_ms, out);
-    }
-
-    /// Reports the time of a write that may be held back to the trial.
-    fn record_time(&mut self, op: u32, now_ms: u64) {
-        let op = self.lines.ops.op(op);
-        let Some(gated) = &op.gated else { return };
-        if let Some(round) = gated.round {
-            let took_ms = now_ms.saturating_sub(gated.begun_ms);
-            self.lines.volume.trial_mut().record(round, took_ms);
-        }
-    }
-
-    /// Repeats the writes of a failed common I/O one by one, so that one bad sector does not fail
-    /// them all.
-    fn retry_separately(&mut self, id: IoId, joined: &[u32], now_ms: u64, out: &mut Outbox) {
-        if self.lines.planted.is(PlantedBug::FailOnlyFirstGathered) {
-            self.complete_io(id, Err(IoError::Io), now_ms, out);
-            for &op in joined {
-                self.complete_io(self.lines.ops.id(op), Ok(()), now_ms, out);
-            }
-            return;
-        }
-        for &op in [id.op].iter().chain(joined) {
-            self.start_joined(&[op], out);
-        }
-    }
-
-    /// Dispatches the held-back writes of a stripe.
-    fn dispatch_held(&mut self, stripe: LineKey, now_ms: u64, out: &mut Outbox) {
-        let mut held = self.lines.ops.take_held(stripe);
-        if self.lines.planted.is(PlantedBug::AnswerHeldBack) {
-            for op in held.drain(..) {
-                self.complete_io(self.lines.ops.id(op), Ok(()), now_ms, out);
-            }
-        }
-        if held.is_empty() {
-            self.lines.ops.close_gate(stripe);
-            return;
-        }
-        let (mut gathered, mut joint) = (0, 0);
-        let mut rest = &held[..];
-        while !rest.is_empty() {
-            let range = |op: u32| self.lines.ops.range_of(op);
-            let meet = |pair: &[u32]| range(pair[0]).end() == range(pair[1]).offset;
-            let count = 1 + rest.windows(2).take_while(|pair| meet(pair)).count();
-            let (together, after) = rest.split_at(count);
-            self.start_joined(together, out);
-            if count > 1 {
-                gathered += count;
-                joint += 1;
-            }
-            rest = after;
-        }
-        let counters = self.lines.volume.counters_mut();
-        counters.gathered_writes += gathered as u64;
-        counters.gathered_ios += joint;
-    }
-
-    /// Starts one I/O for operations on adjacent ranges.
-    fn start_joined(&mut self, ops: &[u32], out: &mut Outbox) {
-        let mut runs = Few::new();
-        let mut fua = false;
-        for &op in ops {
-            let op = self.lines.ops.op(op);
-            fua |= op.gated.as_ref().is_some_and(|gated| gated.fua);
-            op.lines.iter().for_each(|line| push_line(&mut runs, line));
-        }
-        assert_eq!(runs.len(), 1, "joined writes are adjacent");
-        let id = self.lines.ops.id(ops[0]);
-        let op = self.lines.ops.op_mut(ops[0]);
-        let (volume, part) = (op.volume, op.part);
-        let gated = op.gated.as_mut().expect("only gated writes are joined");
-        gated.turn = out.turn;
-        gated.joined.extend_from_slice(&ops[1..]);
-        self.lines.ops.pass_gate(id);
-        emit(out, id, (IoVerb::Write { fua }, IoCause::Demand), volume, part, runs);
-    }
-}
-
-impl Gate {
+impl StripeGate {
     /// Resets the count of fresh I/Os if a new turn has begun.
     const fn begin_turn(&mut self, turn: u64) {
         if self.turn != turn {
@@ -303,13 +175,4 @@ impl Gate {
             self.fresh = 0;
         }
     }
-}
-
-/// Appends the sectors of a line, which are consecutive, to the runs of a write.
-fn push_line(runs: &mut Few<IoRun>, line: &OpLine) {
-    let sector = SECTOR_BYTES as u32;
-    let offset = line.mask.trailing_zeros() * sector;
-    let place = Place::Slot { slot: line.slot, offset };
-    let segment = Segment { place, len: line.mask.count_ones() * sector };
-    push_run(runs, line.key.offset() + u64::from(offset), segment, 0);
 }

@@ -6,13 +6,11 @@
 //! cycle: an operation waits only for the disk, never for a part, and a held-back write
 //! (`gather.rs`) waits for one other operation, whose I/O is in flight.
 
-pub(crate) mod complete;
 pub(crate) mod gather;
 pub(crate) mod io_run;
 pub(crate) mod trial;
 
 use crate::ops::io_run::IoRun;
-use crate::writeback::Serves;
 use crate::{IoAction, IoCause, IoId, IoVerb, LineKey, NoteKind, Outbox, PartId, Slot, WaitsFor};
 use forebay_types::{ByteRange, Few, IoError, VolumeId};
 use gather::{Gated, Gates};
@@ -61,6 +59,22 @@ impl OpLine {
     }
 }
 
+/// The groups of flushes that a destage matters to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Serves {
+    /// The first group that needs it.
+    pub first: u64,
+    /// The last group that had begun when it started. If it fails, later groups try again.
+    pub last: u64,
+}
+
+impl Serves {
+    /// As it applies to one line of the destage.
+    pub(crate) const fn of_line(self, line: &OpLine) -> Self {
+        if line.is_owed { self } else { Self { first: self.last + 1, ..self } }
+    }
+}
+
 /// What a part waits for, and how a failure affects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitFor {
@@ -73,7 +87,7 @@ pub(crate) enum WaitFor {
 }
 
 #[derive(Debug)]
-pub(crate) struct Op {
+pub(crate) struct LineOp {
     pub kind: OpKind,
     /// Why a fill reads.
     pub cause: IoCause,
@@ -95,7 +109,7 @@ pub(crate) struct Op {
     pub gated: Option<Gated>,
 }
 
-impl Op {
+impl LineOp {
     /// An operation over `lines` in `ios` I/Os.
     pub(crate) const fn new(
         kind: OpKind,
@@ -133,15 +147,15 @@ impl Op {
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct OpEntry {
     generation: u32,
-    op: Option<Op>,
+    op: Option<LineOp>,
 }
 
 /// The operations of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Ops {
-    entries: Vec<Entry>,
+    entries: Vec<OpEntry>,
     free: Vec<u32>,
     busy: HashMap<LineKey, u32, BuildHasherDefault<KeyHasher>>,
     in_flight: usize,
@@ -151,12 +165,12 @@ pub(crate) struct Ops {
 
 impl Ops {
     /// Starts an operation; its lines become busy.
-    pub(crate) fn start(&mut self, op: Op) -> IoId {
+    pub(crate) fn start(&mut self, op: LineOp) -> IoId {
         assert!(op.ios_pending > 0, "an operation needs an I/O to complete");
         let is_of_volume = |line: &OpLine| line.key.volume() == op.volume;
         assert!(op.lines.iter().all(is_of_volume), "{op:?} has lines of another volume");
         let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry::default());
+            self.entries.push(OpEntry::default());
             (self.entries.len() - 1) as u32
         });
         if op.kind != OpKind::DirectRead {
@@ -173,7 +187,7 @@ impl Ops {
     }
 
     /// Counts the completion of one I/O. Returns the operation if it was the last one.
-    pub(crate) fn finish_io(&mut self, id: IoId, error: Option<IoError>) -> Option<Op> {
+    pub(crate) fn finish_io(&mut self, id: IoId, error: Option<IoError>) -> Option<LineOp> {
         let index = id.op;
         let entry = &mut self.entries[index as usize];
         assert_eq!(entry.generation, id.generation, "an I/O of {id:?} was completed twice");
@@ -225,12 +239,13 @@ impl Ops {
         self.op(id.op).gated.is_some()
     }
 
-    fn op_mut(&mut self, index: u32) -> &mut Op {
+    /// An operation in flight, to be changed.
+    pub(crate) fn op_mut(&mut self, index: u32) -> &mut LineOp {
         self.entries[index as usize].op.as_mut().expect("the operation is in flight")
     }
 
     /// An operation in flight.
-    pub(crate) fn op(&self, index: u32) -> &Op {
+    pub(crate) fn op(&self, index: u32) -> &LineOp {
         self.entries[index as usize].op.as_ref().expect("the operation is in flight")
     }
 
@@ -264,12 +279,12 @@ impl Ops {
         self.in_flight
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Op> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &LineOp> {
         self.entries.iter().filter_map(|entry| entry.op.as_ref())
     }
 
     pub(crate) fn metadata_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.entries.capacity() * size_of::<OpEntry>()
             + self.busy.capacity() * (size_of::<LineKey>() + size_of::<u32>())
             + self.gates.metadata_bytes()
     }

@@ -16,7 +16,7 @@ const CHANCE_MS: u64 = 32;
 /// The trial of a volume.
 #[derive(Debug)]
 pub(crate) struct Trial {
-    stage: Stage,
+    stage: TrialStage,
     /// The number of the stage, so that a write that began in an earlier one is not counted.
     round: u32,
     /// Writes completed in this stage, and the sum of their times in milliseconds.
@@ -27,7 +27,7 @@ pub(crate) struct Trial {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum TrialStage {
     With,
     /// The sum of the times with holding back, in milliseconds.
     Without(u64),
@@ -38,7 +38,7 @@ enum Stage {
 
 impl Default for Trial {
     fn default() -> Self {
-        Self { stage: Stage::With, round: 0, writes: 0, took_ms: 0, pause: PAUSE_MIN }
+        Self { stage: TrialStage::With, round: 0, writes: 0, took_ms: 0, pause: PAUSE_MIN }
     }
 }
 
@@ -50,9 +50,9 @@ impl Trial {
 
     pub(crate) const fn holds(&self) -> bool {
         match self.stage {
-            Stage::With => true,
-            Stage::Without(_) => false,
-            Stage::Decided { holds } => holds,
+            TrialStage::With => true,
+            TrialStage::Without(_) => false,
+            TrialStage::Decided { holds } => holds,
         }
     }
 
@@ -64,8 +64,8 @@ impl Trial {
         self.writes += 1;
         self.took_ms += took_ms;
         let stage = match self.stage {
-            Stage::With if self.writes >= TRIAL_WRITES => Stage::Without(self.took_ms),
-            Stage::Without(with_ms) if self.writes >= TRIAL_WRITES => {
+            TrialStage::With if self.writes >= TRIAL_WRITES => TrialStage::Without(self.took_ms),
+            TrialStage::Without(with_ms) if self.writes >= TRIAL_WRITES => {
                 let without_ms = self.took_ms;
                 let holds = with_ms + without_ms / 8 + CHANCE_MS < without_ms;
                 self.pause = if holds {
@@ -75,9 +75,9 @@ impl Trial {
                 } else {
                     PAUSE_MAX
                 };
-                Stage::Decided { holds }
+                TrialStage::Decided { holds }
             }
-            Stage::Decided { .. } if self.writes >= self.pause => Stage::With,
+            TrialStage::Decided { .. } if self.writes >= self.pause => TrialStage::With,
             _ => return,
         };
         (self.stage, self.writes, self.took_ms) = (stage, 0, 0);

@@ -2,8 +2,8 @@
 //! the shard selects the lines and applies the verdicts.
 
 use super::Shard;
-use crate::index::key::LineKey;
-use crate::index::meta::{FROZEN, LineTable};
+use crate::line::key::LineKey;
+use crate::line::meta::{FROZEN, LineTable};
 use crate::{Inspection, PatrolCounters, Seal, Slot, Verdict, Work};
 use forebay_types::VolumeId;
 

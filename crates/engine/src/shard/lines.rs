@@ -2,9 +2,9 @@
 //! vaults and tests.
 
 use super::Shard;
-use crate::index::key::LineKey;
-use crate::index::meta::LineTable;
 use crate::index::recover::{Fate, Recovery, TableDamage};
+use crate::line::key::LineKey;
+use crate::line::meta::LineTable;
 use crate::lines::forget_clean;
 use crate::{DirtyLine, MemoryStep, Outbox, SLOTS_MAX, ShardConfig};
 use forebay_policy::Eviction;

@@ -13,15 +13,15 @@ pub use resize::limits_of_size;
 pub use writeback::checkpoint;
 
 use crate::index::Slots;
-use crate::index::key::LineKey;
-use crate::index::meta::{BUFFERED, DETACHED, LineTable, NO_SLOT};
 use crate::index::warm::forget_counts;
-use crate::integrity::Integrity;
+use crate::integrity::ShardIntegrity;
+use crate::line::key::LineKey;
+use crate::line::meta::{BUFFERED, DETACHED, LineTable, NO_SLOT};
 use crate::lines::{VolumeLines, drop_clean};
 use crate::modes::Scratch;
 use crate::ops::Ops;
 use crate::sabotage::Planted;
-use crate::volume::{ShardVolume, Volumes};
+use crate::volume::{ShardVolume, ShardVolumes};
 use crate::writeback::quota::Quota;
 use crate::{Attempt, LineMeta, SLOTS_MAX, ShardConfig, Slot};
 use forebay_policy::Eviction;
@@ -63,8 +63,8 @@ pub struct Shard<M> {
     index: Slots<M>,
     /// Operations in flight.
     ops: Ops,
-    volumes: Volumes,
-    integrity: Integrity,
+    volumes: ShardVolumes,
+    integrity: ShardIntegrity,
     /// The amount of dirty data, and its limits.
     quota: Quota,
     scratch: Scratch,
@@ -217,11 +217,11 @@ impl<M: LineTable> Shard<M> {
 /// A shard over a table that need not be empty.
 fn over<M: LineTable>(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Shard<M> {
     Shard {
-        volumes: Volumes::new(lines.len()),
+        volumes: ShardVolumes::new(lines.len()),
         quota: Quota::new(config, lines.len()),
         index: Slots::new(lines, policy, config.slab_lines),
         ops: Ops::default(),
-        integrity: Integrity::default(),
+        integrity: ShardIntegrity::default(),
         scratch: Scratch::default(),
         planted: Planted::default(),
     }

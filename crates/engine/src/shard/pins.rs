@@ -2,9 +2,9 @@
 
 use super::{Shard, resize::resizer};
 use crate::Slot;
-use crate::index::key::LineKey;
-use crate::index::meta::{DETACHED, LineTable};
 use crate::index::retained::{follow_pins, set_pinned};
+use crate::line::key::LineKey;
+use crate::line::meta::{DETACHED, LineTable};
 use forebay_types::{PinnedRanges, VolumeId};
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
 //! The shard's calls for client requests, part by part, and for I/O completions.
 
 use super::Shard;
-use crate::index::key::only_line;
-use crate::index::meta::LineTable;
+use crate::complete::OpCompletion;
 use crate::index::warm;
-use crate::modes::Writer;
-use crate::modes::read::Reader;
-use crate::ops::complete::Completion;
+use crate::line::key::only_line;
+use crate::line::meta::LineTable;
+use crate::modes::PartWriter;
+use crate::modes::read::PartReader;
 use crate::{
     Attempt, EraseKind, EraseOutcome, IoId, LineHits, Outbox, Part, Place, PreloadKind,
     PreloadOutcome, ReadOutcome, Segment, Slot, WriteOutcome, WriteTerms,
@@ -48,7 +48,7 @@ impl<M: LineTable> Shard<M> {
             segments.push(Segment { place, len: line.len });
             return (ReadOutcome::Ready, LineHits::ONE_HIT);
         }
-        Reader::new(self.on(part.volume)).read(part, attempt, segments, out)
+        PartReader::new(self.on(part.volume)).read(part, attempt, segments, out)
     }
 
     /// Prefetches the absent lines of `range`, which lies in one region. No part waits for them.
@@ -61,7 +61,7 @@ impl<M: LineTable> Shard<M> {
         mark: Option<u64>,
         out: &mut Outbox,
     ) -> u64 {
-        Reader::new(self.on(volume)).prefetch(range, mark, out)
+        PartReader::new(self.on(volume)).prefetch(range, mark, out)
     }
 
     /// Preloads lines of a part, which lies in one granule: those in `mask`, one bit for each line
@@ -77,7 +77,7 @@ impl<M: LineTable> Shard<M> {
         let granule = |byte: u64| byte / GRANULE_BYTES;
         let is_one = granule(part.range.offset) == granule(part.range.end() - 1);
         assert!(is_one, "{} spans granules", part.range);
-        Reader::new(self.on(part.volume)).preload(part, mask, kind, out)
+        PartReader::new(self.on(part.volume)).preload(part, mask, kind, out)
     }
 
     /// Writes a part.
@@ -155,7 +155,7 @@ impl<M: LineTable> Shard<M> {
     /// Completes one I/O. Called once for each [`crate::IoAction`].
     pub fn complete(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
         let volume = self.ops.volume_of(id);
-        Completion::new(self.on(volume)).complete(id, result, now_ms, out);
+        OpCompletion::new(self.on(volume)).complete(id, result, now_ms, out);
     }
 
     /// Releases the pin of a slot that [`Shard::read`] or [`Shard::stage`] handed out.
@@ -163,9 +163,9 @@ impl<M: LineTable> Shard<M> {
         self.index.unpin(slot);
     }
 
-    fn writer(&mut self, volume: VolumeId) -> Writer<'_, M> {
+    fn writer(&mut self, volume: VolumeId) -> PartWriter<'_, M> {
         let (lines, scratch) = self.on_with_scratch(volume);
-        Writer::new(lines, scratch)
+        PartWriter::new(lines, scratch)
     }
 
     fn assert_part(&self, part: &Part) {

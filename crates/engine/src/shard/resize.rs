@@ -1,10 +1,10 @@
 //! The shard's calls that give memory back and take it again.
 
 use super::Shard;
-use crate::index::meta::LineTable;
 use crate::index::retained::retained_of;
 use crate::index::slabs::slabs_mut;
-use crate::slabs::resize::{ResizeStep, Resizer};
+use crate::line::meta::LineTable;
+use crate::resize::{ResizeStep, ShardResizer};
 use crate::{Outbox, ShardConfig, Slab};
 use forebay_types::WriteShare;
 
@@ -42,7 +42,7 @@ pub fn limits_of_size<M: LineTable>(
     shard.quota.limits_at(share, lines - retained)
 }
 
-pub(super) const fn resizer<M>(shard: &mut Shard<M>) -> Resizer<'_, M> {
+pub(super) const fn resizer<M>(shard: &mut Shard<M>) -> ShardResizer<'_, M> {
     let Shard { volumes, quota, index, ops, integrity, planted, .. } = shard;
-    Resizer { volumes, quota, index, ops, integrity, planted: *planted }
+    ShardResizer { volumes, quota, index, ops, integrity, planted: *planted }
 }

@@ -1,7 +1,7 @@
 //! The shard's calls for writeback: ticks, flushes and epochs.
 
 use super::Shard;
-use crate::index::meta::LineTable;
+use crate::line::meta::LineTable;
 use crate::writeback::quota::Quota;
 use crate::{Outbox, PartId};
 use forebay_types::{IoResult, VolumeId};

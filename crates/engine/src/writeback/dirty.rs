@@ -1,7 +1,7 @@
 //! A dirty line, for journals and vaults.
 
 use crate::Slot;
-use crate::index::key::mask_runs;
+use crate::line::key::mask_runs;
 use forebay_types::SECTOR_BYTES;
 
 /// A line with dirty sectors.

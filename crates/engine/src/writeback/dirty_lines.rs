@@ -12,7 +12,7 @@
 //! for a line among adjacent ones, thirty-two for an isolated line.
 
 use super::line_set::LineSet;
-use crate::index::bits::ones;
+use crate::line::bits::ones;
 use forebay_types::{LINE_BYTES, Stripes};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,16 +21,16 @@ const CHUNK: u64 = u16::BITS as u64;
 
 /// Sixteen consecutive lines, a bit each. Every mark is a subset of `dirty`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Chunk {
+struct LineChunk {
     dirty: u16,
     in_destage: u16,
     old: u16,
     owed: u16,
 }
 
-const _: () = assert!(size_of::<(u64, Chunk)>() == 16, "the memory plan assumes this size");
+const _: () = assert!(size_of::<(u64, LineChunk)>() == 16, "the memory plan assumes this size");
 
-impl Chunk {
+impl LineChunk {
     /// Dirty lines that are in no destage.
     const fn waiting(self) -> u16 {
         self.dirty & !self.in_destage
@@ -57,8 +57,8 @@ struct Sweep {
 
 /// The dirty lines of a volume in one shard.
 #[derive(Debug)]
-pub(crate) struct DirtyLines {
-    chunks: BTreeMap<u64, Chunk>,
+pub(crate) struct DirtySet {
+    chunks: BTreeMap<u64, LineChunk>,
     lines: usize,
     owed_lines: usize,
     /// Lines in a destage with the mark of owed ones.
@@ -92,7 +92,7 @@ const fn bit(line: u64) -> u16 {
     1 << (line % CHUNK)
 }
 
-impl DirtyLines {
+impl DirtySet {
     /// An empty set for a volume of `size_bytes`, without stripes.
     pub(crate) fn new(size_bytes: u64) -> Self {
         Self {
@@ -117,12 +117,12 @@ impl DirtyLines {
         self.lines == 0
     }
 
-    fn chunk(&self, line: u64) -> Chunk {
+    fn chunk(&self, line: u64) -> LineChunk {
         self.chunks.get(&(line / CHUNK)).copied().unwrap_or_default()
     }
 
     /// A time before which none of the lines became dirty, to a tick. Each pass by age brings it
-    /// forward, as soon as its lines are clean; so does [`DirtyLines::advance_ages`].
+    /// forward, as soon as its lines are clean; so does [`DirtySet::advance_ages`].
     pub(crate) fn since_ms(&self) -> Option<u64> {
         let has_owed = self.owed_lines + self.taken_lines > 0;
         self.ages.map(|ages| if has_owed { ages.owed.min(ages.old) } else { ages.old })
@@ -204,7 +204,7 @@ impl DirtyLines {
         self.owed_lines -= usize::from(chunk.owed() & bit(line) != 0);
         self.taken_lines -= usize::from(chunk.taken() & bit(line) != 0);
         let keep = !bit(line);
-        *chunk = Chunk {
+        *chunk = LineChunk {
             dirty: chunk.dirty & keep,
             in_destage: chunk.in_destage & keep,
             old: chunk.old & keep,
@@ -371,7 +371,7 @@ impl DirtyLines {
         self.sweep.is_some() || !self.again.is_empty()
     }
 
-    /// The next owed line. Each has one turn per sweep, and one after [`DirtyLines::retry`].
+    /// The next owed line. Each has one turn per sweep, and one after [`DirtySet::retry`].
     pub(crate) fn next_owed(&mut self) -> Option<u64> {
         while let Some(line) = self.again.pop_first() {
             if self.is_owed(line) {
@@ -458,7 +458,7 @@ impl DirtyLines {
 
     /// An estimate in bytes: tree nodes filled in ascending order are half full.
     pub(crate) fn metadata_bytes(&self) -> usize {
-        self.chunks.len() * 2 * size_of::<(u64, Chunk)>() + self.whole.metadata_bytes()
+        self.chunks.len() * 2 * size_of::<(u64, LineChunk)>() + self.whole.metadata_bytes()
     }
 
     /// Panics if marks, counts and stripes are inconsistent.
@@ -516,7 +516,7 @@ mod tests {
             from in 0u64..200,
             stripe in prop::sample::select(vec![0u64, 4, 16, 24]),
         ) {
-            let mut set = DirtyLines::new(190 * LINE_BYTES);
+            let mut set = DirtySet::new(190 * LINE_BYTES);
             if stripe > 0 {
                 set.set_stripes(Stripes::new(stripe * LINE_BYTES, 0));
             }

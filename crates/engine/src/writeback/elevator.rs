@@ -12,7 +12,7 @@
 
 use super::destage_rate::DestageRate;
 use super::flush_share::FlushShare;
-use super::scale::Scale;
+use super::scale::RateScale;
 use super::slices::Slices;
 use crate::LineKey;
 use forebay_types::LINE_BYTES;
@@ -28,14 +28,14 @@ const SHARDS_MAX: usize = 64;
 
 /// The most that may be in flight while clients read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct FlightWindow {
     pub operations: u32,
     pub lines: usize,
 }
 
 /// The next stop of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stop {
+pub(crate) struct ElevatorStop {
     /// A dirty line that waits for its destage.
     pub key: LineKey,
     /// Whether it is the first line of a stripe whose lines all wait.
@@ -81,7 +81,7 @@ pub struct Elevator {
     reads_ended: AtomicU64,
     /// Set if the disk has one arm.
     slices: Option<Slices>,
-    scale: Scale,
+    scale: RateScale,
     rate: DestageRate,
     flush_share: FlushShare,
     by_shard: Box<[PublishedStop]>,
@@ -112,7 +112,7 @@ impl Elevator {
             throttled_lines: AtomicUsize::new(0),
             reads_ended: AtomicU64::new(0),
             slices: has_one_arm.then(Slices::default),
-            scale: Scale::default(),
+            scale: RateScale::default(),
             rate: DestageRate::default(),
             flush_share: FlushShare::default(),
             by_shard: (0..shards).map(|_| PublishedStop::default()).collect(),
@@ -155,21 +155,21 @@ impl Elevator {
     /// lines. So a read waits no longer than without a cache, and the writers wait instead. Of many
     /// writers beside few reads, half: without a cache, writers that flush have a write in flight
     /// only half of the time.
-    pub(crate) fn window(&self, lines_min: usize) -> Window {
+    pub(crate) fn window(&self, lines_min: usize) -> FlightWindow {
         let throttled = self.throttled.load(Relaxed);
         let reads = u32::try_from(self.reads_in_flight()).unwrap_or(u32::MAX);
         // Slices are fair by themselves.
         let least = if self.slices.is_some() { throttled } else { throttled.div_ceil(2) };
         let operations = reads.saturating_mul(2).clamp(least, throttled);
         let lines = self.throttled_lines.load(Relaxed) * operations as usize;
-        Window {
+        FlightWindow {
             operations: operations.max(1),
             lines: lines.div_ceil(throttled.max(1) as usize).max(lines_min),
         }
     }
 
     /// The lines that the next operation may have in flight; zero if the window is full.
-    pub(crate) fn lines_left(&self, window: Window, now_ms: u64) -> usize {
+    pub(crate) fn lines_left(&self, window: FlightWindow, now_ms: u64) -> usize {
         let in_flight = self.in_flight.load(Relaxed);
         if let Some(slices) = &self.slices {
             return slices.lines_left(window, self.reads_in_flight(), in_flight, now_ms);
@@ -218,7 +218,7 @@ impl Elevator {
 
     /// Publishes the next stop of a shard. Returns whether the elevator starts to run: the other
     /// shards then have no stop, or an outdated one.
-    pub(crate) fn publish(&self, shard: usize, stop: Option<Stop>) -> bool {
+    pub(crate) fn publish(&self, shard: usize, stop: Option<ElevatorStop>) -> bool {
         let set = |bits: &AtomicU64, on: bool| {
             let is_on = bits.load(Relaxed) >> shard & 1 != 0;
             match on {
@@ -230,7 +230,7 @@ impl Elevator {
                 _ => false,
             }
         };
-        if let Some(Stop { key, whole, operations }) = stop {
+        if let Some(ElevatorStop { key, whole, operations }) = stop {
             let published = &self.by_shard[shard];
             published.position.store(key.line() << 1 | u64::from(!whole), Relaxed);
             published.operations.store(operations, Relaxed);
@@ -296,7 +296,7 @@ impl Elevator {
     }
 
     /// Moves the current position to a stop.
-    pub(crate) fn move_to(&self, stop: &Stop) {
+    pub(crate) fn move_to(&self, stop: &ElevatorStop) {
         self.lines[usize::from(!stop.whole)].store(stop.key.line(), Relaxed);
         self.started.fetch_add(1, Relaxed);
     }
@@ -351,11 +351,11 @@ mod tests {
     use super::*;
     use forebay_types::VolumeId;
 
-    fn stop(line: u64, whole: bool) -> Option<Stop> {
-        Some(Stop { key: LineKey::new(VolumeId(3), line), whole, operations: 4 })
+    fn stop(line: u64, whole: bool) -> Option<ElevatorStop> {
+        Some(ElevatorStop { key: LineKey::new(VolumeId(3), line), whole, operations: 4 })
     }
 
-    fn dispatch(elevator: &Elevator, stop: Option<Stop>) {
+    fn dispatch(elevator: &Elevator, stop: Option<ElevatorStop>) {
         elevator.count_start(1);
         elevator.move_to(&stop.unwrap());
     }
@@ -388,7 +388,7 @@ mod tests {
         elevator.publish(0, stop(1, false));
         (0..4).for_each(|_| elevator.count_start(1));
         assert_eq!(elevator.next(), None);
-        let demanding = Stop { operations: 5, ..stop(2, false).unwrap() };
+        let demanding = ElevatorStop { operations: 5, ..stop(2, false).unwrap() };
         elevator.publish(1, Some(demanding));
         assert_eq!(elevator.next(), Some(0), "the limit applies to all shards together");
         elevator.count_start(1);

@@ -18,9 +18,9 @@
 
 use super::line_set::LineSet;
 use crate::index::Slots;
-use crate::index::key::LineKey;
-use crate::index::meta::{DETACHED, FROZEN, LineTable};
-use crate::writeback::dirty_lines::DirtyLines;
+use crate::line::key::LineKey;
+use crate::line::meta::{DETACHED, FROZEN, LineTable};
+use crate::writeback::dirty_lines::DirtySet;
 use crate::{Answer, Outbox, Outcome, PartId, Slot};
 use forebay_types::{IoError, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,7 +36,7 @@ struct Epoch {
 
 /// The destaging of some epochs on behalf of a part.
 #[derive(Debug)]
-struct Run {
+struct EpochRun {
     part: PartId,
     /// The last epoch that it destages.
     last: u64,
@@ -61,14 +61,14 @@ pub(crate) struct Epochs {
     /// The slots to destage, in descending order: the next one is the last element.
     queue: Vec<(LineKey, Slot)>,
     /// The runs in progress.
-    runs: Vec<Run>,
+    runs: Vec<EpochRun>,
     /// Parts wait for all epochs below this number.
     urgent_below: u64,
 }
 
 impl Epochs {
     /// Epochs that count all dirty lines as part of the current one.
-    pub(crate) fn of(dirty: &DirtyLines) -> Self {
+    pub(crate) fn of(dirty: &DirtySet) -> Self {
         let mut epochs = Self::default();
         dirty.iter().for_each(|line| epochs.insert(line));
         epochs
@@ -204,7 +204,7 @@ impl Epochs {
         let remaining = queue.iter().map(|&(_, slot)| slot).collect();
         queue.sort_unstable_by(|a, b| b.cmp(a));
         self.queue = queue;
-        self.runs.push(Run { part, last, remaining, error: None });
+        self.runs.push(EpochRun { part, last, remaining, error: None });
         true
     }
 
@@ -298,7 +298,7 @@ impl Epochs {
     }
 
     /// Panics unless every dirty line is in one epoch, and every frozen slot in a closed one.
-    pub(crate) fn self_check<M: LineTable>(&self, dirty: &DirtyLines, index: &Slots<M>) {
+    pub(crate) fn self_check<M: LineTable>(&self, dirty: &DirtySet, index: &Slots<M>) {
         let mut resident = self.open.from(0).count();
         assert!(self.open.from(0).all(|line| dirty.contains(line)), "an open line is clean");
         let mut frozen = 0;

@@ -16,30 +16,14 @@
 //! Groups are numbered. A destage in flight carries the first group that needs it, and a group
 //! counts the destages that it waits for, so a flush takes no memory per line.
 
-use crate::ops::OpLine;
+use crate::ops::Serves;
 use crate::{Answer, Outbox, Outcome, PartId};
 use forebay_types::IoError;
 use std::ops::RangeInclusive;
 
-/// The groups of flushes that a destage matters to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Serves {
-    /// The first group that needs it.
-    pub first: u64,
-    /// The last group that had begun when it started. If it fails, later groups try again.
-    pub last: u64,
-}
-
-impl Serves {
-    /// As it applies to one line of the destage.
-    pub(crate) const fn of_line(self, line: &OpLine) -> Self {
-        if line.is_owed { self } else { Self { first: self.last + 1, ..self } }
-    }
-}
-
 /// Flushes that began together.
 #[derive(Debug)]
-struct Group {
+struct FlushGroup {
     number: u64,
     parts: Vec<PartId>,
     /// Whether it has a flush, and not only checkpoints.
@@ -57,7 +41,7 @@ struct Group {
 pub(crate) struct Flushes {
     /// The groups that have begun, in ascending order. If lines are owed to one, they are to all
     /// that follow.
-    groups: Vec<Group>,
+    groups: Vec<FlushGroup>,
     /// The next group, and whether it has a flush.
     next: Vec<PartId>,
     is_next_urgent: bool,
@@ -131,7 +115,7 @@ impl Flushes {
         let parts = std::mem::take(&mut self.next);
         let is_urgent = std::mem::take(&mut self.is_next_urgent);
         let number = self.begun;
-        self.groups.push(Group { number, parts, is_urgent, error, is_owed: true, in_flight });
+        self.groups.push(FlushGroup { number, parts, is_urgent, error, is_owed: true, in_flight });
         true
     }
 
@@ -145,7 +129,7 @@ impl Flushes {
         self.groups.iter().any(|group| numbers.contains(&group.number))
     }
 
-    fn groups_from(&mut self, number: u64) -> impl Iterator<Item = &mut Group> {
+    fn groups_from(&mut self, number: u64) -> impl Iterator<Item = &mut FlushGroup> {
         self.groups.iter_mut().filter(move |group| group.number >= number)
     }
 
@@ -177,7 +161,7 @@ impl Flushes {
 
     /// Answers the groups of which no line is owed and no destage in flight.
     pub(crate) fn answer(&mut self, out: &mut Outbox) {
-        let waits = |group: &Group| group.is_owed || group.in_flight > 0;
+        let waits = |group: &FlushGroup| group.is_owed || group.in_flight > 0;
         let done = self.groups.iter().position(waits).unwrap_or(self.groups.len());
         for group in self.groups.drain(..done) {
             let outcome = Outcome::Done(group.error.map_or(Ok(()), Err));

@@ -1,6 +1,6 @@
 //! A set of line numbers in ascending order.
 
-use crate::index::bits::ones;
+use crate::line::bits::ones;
 use std::collections::BTreeMap;
 
 /// Lines per word.

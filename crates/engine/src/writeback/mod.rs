@@ -14,12 +14,11 @@
 //! - [`dirty_lines`] is the set of dirty lines, in ascending order;
 //! - [`scheduler`] decides when a destage may start;
 //! - [`elevator`] is the order shared by the shards of a volume;
-//! - [`span`] decides which lines are destaged together;
-//! - [`destage`] starts the destages;
 //! - [`epochs`] replaces elevator and schedule in an ordered volume;
 //! - [`quota`] counts the dirty lines of the whole shard.
+//!
+//! [`crate::destage`] starts the destages.
 
-pub(crate) mod destage;
 mod destage_rate;
 pub(crate) mod dirty;
 pub(crate) mod dirty_lines;
@@ -31,31 +30,29 @@ mod line_set;
 pub(crate) mod quota;
 mod read_meter;
 mod scale;
-mod scheduler;
+pub(crate) mod scheduler;
 mod slices;
-pub(crate) mod span;
 mod token_bucket;
 
 use crate::index::Slots;
-use crate::index::key::LineKey;
-use crate::index::meta::LineTable;
-use crate::ops::OpLine;
+use crate::line::key::LineKey;
+use crate::line::meta::LineTable;
+use crate::ops::{OpLine, Serves};
 use crate::{Outbox, PartId, Slot};
-use dirty_lines::DirtyLines;
+use dirty_lines::DirtySet;
 use epochs::Epochs;
 use flush::Flushes;
-pub(crate) use flush::Serves;
 use forebay_types::{IoError, Mode, Stripes, VolumeId};
 use quota::Quota;
-use scheduler::{Inputs, Scheduler};
+use scheduler::{DestageScheduler, SchedulerInputs};
 use std::collections::BTreeSet;
 
 /// The dirty lines of a volume in one shard, and the state of their destages.
 #[derive(Debug)]
 pub(crate) struct Writeback {
-    dirty: DirtyLines,
+    dirty: DirtySet,
     flushes: Flushes,
-    scheduler: Scheduler,
+    scheduler: DestageScheduler,
     /// Set if the volume is ordered.
     epochs: Option<Epochs>,
     /// Dirty lines whose last destage failed, as far as there is room for them here. The others are
@@ -80,9 +77,9 @@ pub(crate) enum Retry {
 impl Writeback {
     pub(crate) fn new(size_bytes: u64) -> Self {
         Self {
-            dirty: DirtyLines::new(size_bytes),
+            dirty: DirtySet::new(size_bytes),
             flushes: Flushes::default(),
-            scheduler: Scheduler::new(),
+            scheduler: DestageScheduler::new(),
             epochs: None,
             refused: BTreeSet::new(),
         }
@@ -102,8 +99,16 @@ impl Writeback {
         }
     }
 
-    pub(crate) const fn dirty(&self) -> &DirtyLines {
+    pub(crate) const fn dirty(&self) -> &DirtySet {
         &self.dirty
+    }
+
+    pub(crate) const fn dirty_mut(&mut self) -> &mut DirtySet {
+        &mut self.dirty
+    }
+
+    pub(crate) const fn flushes_mut(&mut self) -> &mut Flushes {
+        &mut self.flushes
     }
 
     /// A time before which none of the dirty lines became dirty, to a tick.
@@ -112,11 +117,11 @@ impl Writeback {
         self.dirty.since_ms().map(|since_ms| ordered.unwrap_or(since_ms))
     }
 
-    pub(crate) const fn scheduler(&self) -> &Scheduler {
+    pub(crate) const fn scheduler(&self) -> &DestageScheduler {
         &self.scheduler
     }
 
-    pub(crate) const fn scheduler_mut(&mut self) -> &mut Scheduler {
+    pub(crate) const fn scheduler_mut(&mut self) -> &mut DestageScheduler {
         &mut self.scheduler
     }
 
@@ -253,12 +258,12 @@ impl Writeback {
     }
 
     /// The scheduler's inputs.
-    fn inputs(&self, mode: Mode, now_ms: u64) -> Inputs {
+    pub(crate) fn inputs(&self, mode: Mode, now_ms: u64) -> SchedulerInputs {
         let is_waiting = self.flushes.is_owed();
         let flushing = self.flushes.is_urgent() || is_waiting && self.scheduler.is_log_short();
         let draining = mode != Mode::WriteBack;
         let flushes = self.flushes.len() as u32;
-        Inputs { flushing, reclaiming: is_waiting && !flushing, flushes, draining, now_ms }
+        SchedulerInputs { flushing, reclaiming: is_waiting && !flushing, flushes, draining, now_ms }
     }
 
     /// Whether a part waits for destages.
@@ -273,8 +278,8 @@ impl Writeback {
 
     /// Whether [`Destager::pump`] may have something to start or to answer.
     ///
-    /// [`Destager::pump`]: destage::Destager::pump
-    fn has_work(&self, quota: &Quota) -> bool {
+    /// [`Destager::pump`]: crate::destage::Destager::pump
+    pub(crate) fn has_work(&self, quota: &Quota) -> bool {
         self.epochs.is_some()
             || self.flushes.is_running()
             || self.flushes.has_next()
@@ -283,7 +288,7 @@ impl Writeback {
     }
 
     /// Whether a part waits for destages while none is in flight.
-    fn is_stalled(&self) -> bool {
+    pub(crate) fn is_stalled(&self) -> bool {
         self.has_waiter() && self.scheduler.destaging() == 0
     }
 
@@ -294,10 +299,10 @@ impl Writeback {
 
     /// Begins a sweep of the owed lines, or of lines due because of the mode or their age. Returns
     /// whether it is a pass by age.
-    fn begin_sweep<M: LineTable>(
+    pub(crate) fn begin_sweep<M: LineTable>(
         &mut self,
         volume: VolumeId,
-        inputs: Inputs,
+        inputs: SchedulerInputs,
         may_age: bool,
         has_lost: bool,
         index: &Slots<M>,
@@ -323,7 +328,7 @@ impl Writeback {
     /// Answers the flushes whose lines have all been tried, and begins the next group if all lines
     /// of the earlier ones are in flight. With `error`, which is set if sectors are lost, it fails.
     /// Returns whether a group began.
-    fn answer_flushes<M: LineTable>(
+    pub(crate) fn answer_flushes<M: LineTable>(
         &mut self,
         volume: VolumeId,
         error: Option<IoError>,
@@ -355,7 +360,7 @@ impl Writeback {
     ///
     /// # Panics
     /// If the volume is ordered: its epochs are destaged instead.
-    fn push_flush(&mut self, part: PartId, is_urgent: bool) {
+    pub(crate) fn push_flush(&mut self, part: PartId, is_urgent: bool) {
         assert!(self.epochs.is_none(), "an ordered volume destages epochs instead");
         self.flushes.push(part, is_urgent);
     }

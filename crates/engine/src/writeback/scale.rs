@@ -27,7 +27,7 @@ const LIMITED_MS: u64 = 100;
 
 /// The multiple of a volume.
 #[derive(Debug, Default)]
-pub(crate) struct Scale {
+pub(crate) struct RateScale {
     /// The multiple, less one.
     more: AtomicU32,
     is_trial: AtomicBool,
@@ -42,7 +42,7 @@ pub(crate) struct Scale {
     pause: AtomicU32,
 }
 
-impl Scale {
+impl RateScale {
     /// The multiple of the window that may be in flight. Records that it limits destages.
     pub(crate) fn limit(&self, now_ms: u64) -> u32 {
         self.limited_ms.store(now_ms, Relaxed);
@@ -114,7 +114,7 @@ mod tests {
     /// The largest multiple, and the share of reads beside more than the window, on a disk that
     /// takes `read_ms(multiple)` for a read of one of four readers.
     fn run(reads: u64, read_ms: impl Fn(u32) -> u64) -> (u32, f64) {
-        let (scale, mut now_ms, mut largest, mut slow) = (Scale::default(), 1_000, 0, 0);
+        let (scale, mut now_ms, mut largest, mut slow) = (RateScale::default(), 1_000, 0, 0);
         for _ in 0..reads / 4 {
             let limit = scale.limit(now_ms);
             now_ms += read_ms(limit);
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn reads_without_limited_destages_decide_nothing() {
-        let scale = Scale::default();
+        let scale = RateScale::default();
         (0..100_000).for_each(|now_ms| scale.count_read(1, 1_000 + now_ms));
         assert_eq!(scale.limit(200_000), 1);
     }

@@ -3,7 +3,7 @@
 //! A line is destaged in one of two ways. The *sweep* takes owed lines: for a flush, a checkpoint,
 //! a mode without dirty data, or age. The *elevator* takes the next line in ascending order, while
 //! any of the volume's shards has a backlog or throttled writers. A decision depends on the state
-//! of this module, on [`Inputs`], and on the quota with its backlog:
+//! of this module, on [`SchedulerInputs`], and on the quota with its backlog:
 //!
 //! | input | sweep | elevator |
 //! | --- | --- | --- |
@@ -16,13 +16,13 @@
 //! | the log is short of space | a checkpoint counts as a flush | no effect |
 //! | the backlog | - | more operations as the dirty limit nears |
 //! | throttled writers | - | all operations |
-//! | clients read near the dirty limit | the same, unless urgent | a [`Window`] |
+//! | clients read near the dirty limit | the same, unless urgent | a [`FlightWindow`] |
 //!
 //! An ordered volume uses neither of them, but *runs* (`epochs.rs`). They have operations as
 //! configured, and wait only for tokens of the operator's rates, unless a part waits for them or
 //! the mode keeps no dirty data.
 
-use super::elevator::{Elevator, Stop, Window};
+use super::elevator::{Elevator, ElevatorStop, FlightWindow};
 use super::flush_share::WRITES_MAX;
 use super::quota::Quota;
 use super::token_bucket::TokenBucket;
@@ -44,7 +44,7 @@ const LOG_SHORT: u64 = 16;
 
 /// External inputs of a decision.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Inputs {
+pub(crate) struct SchedulerInputs {
     /// A flush waits for owed lines, or a checkpoint of a log that is short of space.
     pub flushing: bool,
     /// Only checkpoints wait for owed lines, and the log has space left.
@@ -57,7 +57,7 @@ pub(crate) struct Inputs {
     pub now_ms: u64,
 }
 
-impl Inputs {
+impl SchedulerInputs {
     const fn is_urgent(self) -> bool {
         self.flushing || self.draining
     }
@@ -65,13 +65,13 @@ impl Inputs {
 
 /// The destage scheduler of a volume in one shard.
 #[derive(Debug)]
-pub(crate) struct Scheduler {
+pub(crate) struct DestageScheduler {
     bucket: TokenBucket,
     /// The distance to the point where the volume's journal is full because of this volume, and its
     /// maximum; see [`crate::ShardVolume::set_log_distance`].
     log_distance: (u64, u64),
-    /// Whether clients were reading at the last [`Scheduler::set_reading`], and the reads that the
-    /// elevator had counted by then.
+    /// Whether clients were reading at the last [`DestageScheduler::set_reading`], and the reads
+    /// that the elevator had counted by then.
     was_reading: bool,
     reads: u64,
     /// The elevator that the volume's shards share, and the number of this shard in it.
@@ -94,11 +94,11 @@ pub(crate) struct Scheduler {
     is_throttling: bool,
     /// Throttled parts in order of arrival, each with the number of lines it needs.
     throttled: VecDeque<(PartId, usize)>,
-    /// The start of their current wait, in milliseconds; see [`Scheduler::restart_wait`].
+    /// The start of their current wait, in milliseconds; see [`DestageScheduler::restart_wait`].
     throttled_since_ms: u64,
 }
 
-impl Scheduler {
+impl DestageScheduler {
     pub(crate) fn new() -> Self {
         Self {
             bucket: TokenBucket::default(),
@@ -133,7 +133,7 @@ impl Scheduler {
     }
 
     /// Sets whether clients wait for reads of the disk. Reads that start later are counted by
-    /// [`Scheduler::count_read`].
+    /// [`DestageScheduler::count_read`].
     pub(crate) fn set_reading(&mut self, reading: bool) {
         // A read that was counted since the last call may not have been started by the driver yet,
         // and so is missing from `reading`.
@@ -176,7 +176,7 @@ impl Scheduler {
         }
     }
 
-    /// What [`Scheduler::set_flushing`] recorded.
+    /// What [`DestageScheduler::set_flushing`] recorded.
     pub(crate) const fn is_flushing(&self) -> bool {
         self.is_flushing
     }
@@ -241,7 +241,7 @@ impl Scheduler {
     }
 
     /// Whether the sweep may start a destage.
-    pub(crate) fn may_sweep(&self, inputs: Inputs, quota: &Quota) -> bool {
+    pub(crate) fn may_sweep(&self, inputs: SchedulerInputs, quota: &Quota) -> bool {
         if inputs.is_urgent() {
             let waits = !inputs.flushing && self.is_backing_off(inputs.now_ms);
             // Without a cache, each client that flushes would have a write of its own in flight.
@@ -268,8 +268,8 @@ impl Scheduler {
     /// with one arm is not limited: interrupting a sweep costs it more than reads gain.
     pub(crate) fn sweep_lines_max(
         &self,
-        inputs: Inputs,
-        window: Option<Window>,
+        inputs: SchedulerInputs,
+        window: Option<FlightWindow>,
         lines_min: usize,
     ) -> usize {
         if !inputs.is_urgent() {
@@ -284,7 +284,7 @@ impl Scheduler {
     }
 
     /// The lines that the next operation in a window may have; zero if it is full.
-    pub(crate) fn lines_left(&self, window: Option<Window>, now_ms: u64) -> usize {
+    pub(crate) fn lines_left(&self, window: Option<FlightWindow>, now_ms: u64) -> usize {
         window.map_or(usize::MAX, |window| self.elevator.lines_left(window, now_ms))
     }
 
@@ -296,7 +296,7 @@ impl Scheduler {
 
     /// Whether the elevator may start a destage. During a flush, the retry of a failed wide destage
     /// is left to the sweep.
-    pub(crate) fn may_use_elevator(&self, inputs: Inputs) -> bool {
+    pub(crate) fn may_use_elevator(&self, inputs: SchedulerInputs) -> bool {
         let is_retried = self.is_narrow && inputs.flushing;
         let may_start = self.bucket.may_start(self.is_elevator_limited_by_reads());
         !self.is_backing_off(inputs.now_ms) && !is_retried && may_start
@@ -313,7 +313,12 @@ impl Scheduler {
 
     /// The limit of what is in flight while clients read, if the dirty limit is so near that the
     /// rate is no limit. `lines_min` lines may always be in flight.
-    pub(crate) fn window(&self, quota: &Quota, lines_min: usize, now_ms: u64) -> Option<Window> {
+    pub(crate) fn window(
+        &self,
+        quota: &Quota,
+        lines_min: usize,
+        now_ms: u64,
+    ) -> Option<FlightWindow> {
         let (left, all) = quota.distance(now_ms);
         let is_near = self.is_throttling || left * 2 <= all;
         (self.bucket.is_limited_by_reads() && self.is_reading() && is_near)
@@ -360,7 +365,7 @@ impl Scheduler {
 
     /// Withdraws this shard from the elevator, before the volume is removed.
     pub(crate) fn leave_elevator(&self) {
-        self.elevator.publish(self.shard, None::<Stop>);
+        self.elevator.publish(self.shard, None::<ElevatorStop>);
         self.throttled.iter().for_each(|&(_, lines)| self.elevator.count_admitted(lines));
         self.elevator.unpause(self.shard);
     }

@@ -11,7 +11,7 @@
 //!
 //! Content is advisory, as that of [`super::elevator`].
 
-use super::elevator::Window;
+use super::elevator::FlightWindow;
 use super::read_meter::ReadMeter;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -78,7 +78,7 @@ impl Slices {
     /// turn of the reads.
     pub(super) fn lines_left(
         &self,
-        window: Window,
+        window: FlightWindow,
         reads_in_flight: u64,
         destages_in_flight: u32,
         now_ms: u64,
@@ -150,7 +150,7 @@ impl Slices {
 mod tests {
     use super::*;
 
-    const WINDOW: Window = Window { operations: 2, lines: 8 };
+    const WINDOW: FlightWindow = FlightWindow { operations: 2, lines: 8 };
 
     /// Reads in the pauses of a disk that takes 10 ms for each of two readers.
     fn read(slices: &Slices, count: u64, now_ms: &mut u64) {

@@ -30,7 +30,7 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     check_state(config)?;
     let mut bytes = memory.start_bytes;
     for volume in &config.volumes {
-        volume.check_ups(&config.ups, config.vault.is_some())?;
+        volume.check_ups(&config.ups.upses, config.vault.is_some())?;
         try_disk(volume)
             .map_err(|problem| with_remedy(anyhow!(problem.message), problem.remedy))?;
         check_journal(volume).with_context(|| format!("volume '{}'", volume.name))?;

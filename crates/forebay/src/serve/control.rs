@@ -2,7 +2,7 @@
 //! directory. They are independent: the failure of one does not affect the others or the daemon.
 
 use super::dashboard::LinkFile;
-use forebay_control::{ControlError, Dashboard, Manager, Server, StateDir};
+use forebay_control::{ControlError, ControlServer, Dashboard, Manager, StateDir};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -26,7 +26,7 @@ impl ControlServers {
     }
 
     /// Starts a server on a bound socket.
-    pub(super) fn serve(&self, control: Server) {
+    pub(super) fn serve(&self, control: ControlServer) {
         let server = control.run(Arc::clone(&self.manager), self.end_of_servers());
         self.spawn(async move {
             if let Err(error) = server.await {
@@ -65,7 +65,7 @@ impl ControlServers {
     /// # Errors
     /// The control socket is in use or cannot be created.
     pub(super) fn serve_again(&self, state: &StateDir) -> Result<(), ControlError> {
-        self.serve(Server::bind(state)?);
+        self.serve(ControlServer::bind(state)?);
         if let Some(link) = &*self.link.lock().unwrap_or_else(PoisonError::into_inner) {
             link.write_again();
         }

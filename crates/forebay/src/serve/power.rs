@@ -16,7 +16,8 @@ use anyhow::{Context, anyhow};
 use forebay_api::{PowerStatus, UpsStatus};
 use forebay_config::{Ups, UpsSettings, UpsSource};
 use forebay_power::drivers::{
-    Authority, CommandSource, Credentials, FileSource, NutAddress, NutSource, Poller, Sink, now_ms,
+    Authority, CommandSource, Credentials, FileSource, NutAddress, NutSource, ObservationSink,
+    Poller, now_ms,
 };
 use forebay_power::{
     Decision, Exposure, Expression, Observation, PowerController, PowerState, Rules,
@@ -98,7 +99,7 @@ impl PowerMonitor {
         let mut monitored = Vec::new();
         for (index, (ups, start)) in upses.into_iter().enumerate() {
             let sender = sender.clone();
-            let sink: Sink = Box::new(move |observation: Observation| {
+            let sink: ObservationSink = Box::new(move |observation: Observation| {
                 // Fails only once the monitor's thread has ended.
                 let _ = sender.send((index, Instant::now(), observation));
             });
@@ -142,7 +143,7 @@ pub(super) fn check(settings: &UpsSettings) -> anyhow::Result<()> {
 }
 
 /// Starts to poll a UPS.
-type StartPoller = Box<dyn FnOnce(Sink) -> io::Result<Poller>>;
+type StartPoller = Box<dyn FnOnce(ObservationSink) -> io::Result<Poller>>;
 
 /// The checked settings of a monitor.
 struct Plan {

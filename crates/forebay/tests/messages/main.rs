@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
 use forebay_api::{AddVolume, BlockingClient, ClientError};
-use forebay_control::{Server, StateDir, fake::FakeManager};
+use forebay_control::{ControlServer, StateDir, fake::FakeManager};
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::path::Path;
@@ -256,7 +256,7 @@ fn device_errors() {
 fn api_errors() {
     let directory = tempfile::tempdir().unwrap();
     let state = StateDir::take(directory.path()).unwrap();
-    let server = Server::bind(&state).unwrap();
+    let server = ControlServer::bind(&state).unwrap();
     let manager = Arc::new(FakeManager::new(&["disk=/dev/sdb", "broken=/x"]));
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let serving = std::thread::spawn(move || {

@@ -15,7 +15,7 @@ pub const RECORD_BYTES: usize = 32;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Header {
+struct BatchFields {
     magic: U32,
     /// Checksum of the header with this field zero, seeded with the journal's identity.
     checksum: U32,
@@ -47,7 +47,7 @@ struct RawRecord {
     reserved_too: U32,
 }
 
-const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
+const _: () = assert!(size_of::<BatchFields>() == HEADER_BYTES);
 const _: () = assert!(size_of::<RawRecord>() == RECORD_BYTES);
 
 /// The kind of change that a record describes.
@@ -238,9 +238,9 @@ impl BatchHeader {
         batch_bytes(self.payload_bytes as u64, self.records as u64)
     }
 
-    fn encode(&self) -> Header {
+    fn encode(&self) -> BatchFields {
         assert!(self.offset <= u64::from(u32::MAX), "offset {} fits 32 bits", self.offset);
-        Header {
+        BatchFields {
             magic: MAGIC.into(),
             checksum: self.checksum.into(),
             chain: self.chain.into(),
@@ -269,10 +269,10 @@ impl BatchHeader {
         offset: u64,
         bytes: &[u8],
     ) -> Result<Self, BatchInvalid> {
-        let Ok((raw, _)) = Header::read_from_prefix(bytes) else {
+        let Ok((raw, _)) = BatchFields::read_from_prefix(bytes) else {
             return Err(BatchInvalid::NoHeader);
         };
-        let covered = Header { checksum: 0.into(), ..raw };
+        let covered = BatchFields { checksum: 0.into(), ..raw };
         let sum = checksum(journal.seed(), covered.as_bytes());
         if raw.magic.get() != MAGIC || sum != raw.checksum.get() {
             return Err(BatchInvalid::NoHeader);

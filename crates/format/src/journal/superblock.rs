@@ -21,7 +21,7 @@ const COUNTER_OUT_OF_RANGE: &str = "a counter is out of range";
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Head {
+struct SuperblockHead {
     magic: [u8; 8],
     version: U32,
     /// Checksum of the whole copy with this field zero, seeded with the journal's identity.
@@ -58,7 +58,7 @@ struct Start {
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Volume {
+struct VolumeFields {
     identity: [u8; 32],
     size_bytes: U64,
     name_bytes: U16,
@@ -70,16 +70,16 @@ struct Volume {
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawSuperblock {
-    head: Head,
-    volumes: [Volume; VOLUMES_MAX],
+    head: SuperblockHead,
+    volumes: [VolumeFields; VOLUMES_MAX],
     /// For each volume, the number of the first record that may be valid.
     void_before: [U64; VOLUMES_MAX],
     reserved: [u8; 3072],
 }
 
 const _: () = assert!(size_of::<Start>() == 24);
-const _: () = assert!(size_of::<Head>() == 4096);
-const _: () = assert!(size_of::<Volume>() == 448);
+const _: () = assert!(size_of::<SuperblockHead>() == 4096);
+const _: () = assert!(size_of::<VolumeFields>() == 448);
 const _: () = assert!(size_of::<RawSuperblock>() == SUPERBLOCK_BYTES);
 const _: () = assert!(NAME_BYTES <= u16::MAX as usize);
 
@@ -259,7 +259,7 @@ impl Superblock {
         assert!(self.starts.len() <= GENERATIONS_MAX, "{} generations", self.starts.len());
         let mut image = zeroed();
         let (kind, sealed) = self.kind.encode();
-        image.head = Head {
+        image.head = SuperblockHead {
             magic: MAGIC,
             version: VERSION.into(),
             kind: kind.into(),
@@ -429,7 +429,7 @@ fn zeroed() -> Box<RawSuperblock> {
     Box::new(RawSuperblock::read_from_bytes(&bytes).expect("the length is that of the image"))
 }
 
-fn starts_of(head: &Head) -> Result<Vec<GenerationStart>, SuperblockInvalid> {
+fn starts_of(head: &SuperblockHead) -> Result<Vec<GenerationStart>, SuperblockInvalid> {
     let invalid = SuperblockInvalid::Contradiction;
     let count = usize::from(head.generations.get());
     let starts = head.starts.get(..count).ok_or(invalid("too many generations"))?;
@@ -467,7 +467,7 @@ const fn ascends(pair: &[GenerationStart]) -> bool {
         && pair[0].segment < pair[1].segment
 }
 
-fn members_of(head: &Head) -> Result<Members, SuperblockInvalid> {
+fn members_of(head: &SuperblockHead) -> Result<Members, SuperblockInvalid> {
     let members = Members { own: head.member.get(), current: head.members.map(U64::get) };
     let is_contradictory = if members.own == 0 {
         members.current != [0; MEMBERS_MAX]

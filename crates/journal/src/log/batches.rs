@@ -11,14 +11,14 @@ use std::collections::VecDeque;
 
 /// The capacity of a batch.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct BatchLimits {
     payload_bytes: usize,
     records: usize,
     /// Maximum number of writes; the rest is reserved for records that cannot be refused.
     writes: usize,
 }
 
-impl Limits {
+impl BatchLimits {
     fn new(buffer_bytes: usize) -> Self {
         let batch = buffer_bytes - HEADER_BYTES;
         let payload_bytes = batch / 16 * 15 / SECTOR_BYTES as usize * SECTOR_BYTES as usize;
@@ -33,7 +33,7 @@ impl Limits {
 
 /// A queued batch.
 #[derive(Debug)]
-pub(super) struct Batch<B, W> {
+pub(super) struct QueuedBatch<B, W> {
     /// `None` while the batch has no payload.
     buffer: Option<B>,
     pub payload_bytes: usize,
@@ -42,7 +42,7 @@ pub(super) struct Batch<B, W> {
     pub waiters: Vec<W>,
 }
 
-impl<B, W> Batch<B, W> {
+impl<B, W> QueuedBatch<B, W> {
     fn len_bytes(&self) -> u64 {
         batch_bytes(self.payload_bytes as u64, self.records.len() as u64)
     }
@@ -51,8 +51,8 @@ impl<B, W> Batch<B, W> {
 /// The queue of batches.
 #[derive(Debug)]
 pub(super) struct Batches<B, W> {
-    limits: Limits,
-    queue: VecDeque<Batch<B, W>>,
+    limits: BatchLimits,
+    queue: VecDeque<QueuedBatch<B, W>>,
     /// Records and bytes of the batch that is being written.
     writing: (u64, u64),
     spare: Vec<B>,
@@ -76,7 +76,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
         let is_whole = (len as u64).is_multiple_of(BLOCK_BYTES);
         assert!(is_whole, "a buffer of {len} bytes is not whole blocks");
         Self {
-            limits: Limits::new(len),
+            limits: BatchLimits::new(len),
             queue: VecDeque::new(),
             writing: (0, 0),
             buffers: buffers.len(),
@@ -138,7 +138,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
 
     /// Opens an empty batch at the end of the queue.
     fn open(&mut self) {
-        self.queue.push_back(Batch {
+        self.queue.push_back(QueuedBatch {
             buffer: None,
             payload_bytes: 0,
             records: self.old_records.pop().unwrap_or_default(),
@@ -223,17 +223,17 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
 
     /// The space in the log for all batches that are queued or being written, in bytes.
     pub(super) fn len_bytes(&self) -> u64 {
-        self.writing.1 + self.queue.iter().map(Batch::len_bytes).sum::<u64>()
+        self.writing.1 + self.queue.iter().map(QueuedBatch::len_bytes).sum::<u64>()
     }
 
     /// Length of the oldest batch in bytes, if there is one.
     pub(super) fn next_len(&self) -> Option<u64> {
-        self.queue.front().map(Batch::len_bytes)
+        self.queue.front().map(QueuedBatch::len_bytes)
     }
 
     /// Takes the oldest batch and its buffer, to be written. `None` if there is no batch, or if it
     /// has no payload and every spare buffer is reserved by a permit.
-    pub(super) fn pop(&mut self) -> Option<(Batch<B, W>, B)> {
+    pub(super) fn pop(&mut self) -> Option<(QueuedBatch<B, W>, B)> {
         let has_buffer = self.has_buffer();
         assert!(self.writing == (0, 0), "one batch is written at a time");
         let mut batch = self.queue.pop_front_if(|batch| batch.buffer.is_some() || has_buffer)?;

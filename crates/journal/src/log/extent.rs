@@ -9,7 +9,7 @@ pub(super) const RESERVED_SEGMENTS: u64 = 1;
 /// The superblock with the state of its copies on the device, and the segments from the oldest one
 /// that is needed to the head.
 #[derive(Debug)]
-pub(super) struct Extent {
+pub(super) struct LogExtent {
     superblock: Superblock,
     /// The number of copies on the device that are older than `superblock` and not being written.
     stale_copies: usize,
@@ -22,7 +22,7 @@ pub(super) struct Extent {
     free_segments_min: u64,
 }
 
-impl Extent {
+impl LogExtent {
     /// A log whose head is at the beginning of `segment`. No copy of `superblock` is on the device
     /// yet; the older copies there need the segments from `superblock.first_segment` on.
     ///

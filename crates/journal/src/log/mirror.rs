@@ -4,7 +4,7 @@
 //! directory, and then in the superblock of the remaining device. So a device that both records
 //! list as a member holds everything that was ever acknowledged.
 
-use super::{Log, LogBytes, LogWrite, Notification, Writing};
+use super::{BatchWrite, Log, LogBytes, LogWrite, Notification};
 use forebay_format::journal::{MEMBERS_MAX, Members, Superblock};
 use forebay_types::{IoError, IoResult};
 
@@ -181,13 +181,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         error: IoError,
         notifications: &mut Vec<(W, Notification)>,
     ) {
-        assert!(matches!(self.writing, Writing::Nothing), "a write is in flight");
+        assert!(matches!(self.writing, BatchWrite::Nothing), "a write is in flight");
         let targets = self.devices();
         if self.failed.is_some() || !targets[device] {
             return;
         }
         if targets.iter().filter(|&&target| target).count() == 1 {
-            self.fail(Writing::Nothing, error, notifications);
+            self.fail(BatchWrite::Nothing, error, notifications);
         } else {
             self.mark_stale(device, error);
         }

@@ -19,8 +19,8 @@
 //! segment only if that frees other segments, and leaves space for a fence of any volume.
 
 use super::extent::RESERVED_SEGMENTS;
-use super::volumes::{Fence, Mark, Volume};
-use super::{Admission, Entry, Log, Notification, Writing, retry};
+use super::volumes::{Fence, LogVolume, Mark};
+use super::{Admission, BatchWrite, Entry, Log, Notification, retry};
 use forebay_format::journal::{RECORD_BYTES, RecordKind, batch_bytes};
 use forebay_types::{ByteRange, IoResult};
 
@@ -338,7 +338,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Moves the head to the next segment, so that a checkpoint can release the current one.
     pub fn skip_to_next_segment(&mut self) {
-        if matches!(self.writing, Writing::Nothing) {
+        if matches!(self.writing, BatchWrite::Nothing) {
             self.extent.skip_segment();
         }
     }
@@ -347,7 +347,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 /// The space to leave for the next fence of a volume, in bytes.
 fn next_fence_bytes<B: AsRef<[u8]> + AsMut<[u8]>, W>(
     log: &Log<B, W>,
-    volume: Option<&Volume>,
+    volume: Option<&LogVolume>,
 ) -> u64 {
     match volume.and_then(|volume| volume.fence.as_ref()) {
         // The next fence keeps no more ranges than this one.

@@ -43,7 +43,7 @@ impl Fence {
 
 /// The records of one volume.
 #[derive(Debug)]
-pub(super) struct Volume {
+pub(super) struct LogVolume {
     number: u16,
     /// The oldest segment that may hold a record which the disk lacks.
     pub needed: Option<u64>,
@@ -62,7 +62,7 @@ pub(super) struct Volume {
     pub fence: Option<Fence>,
 }
 
-impl Volume {
+impl LogVolume {
     const fn new(number: u16) -> Self {
         Self {
             number,
@@ -91,16 +91,16 @@ impl Volume {
 
 /// The volumes of a log, and the numbers of their records.
 #[derive(Debug)]
-pub(super) struct Volumes {
-    volumes: Vec<Volume>,
+pub(super) struct LogVolumes {
+    volumes: Vec<LogVolume>,
     next_record: u64,
 }
 
-impl Volumes {
+impl LogVolumes {
     /// The volumes of a superblock, none of which has records yet. `next_record` is the number of
     /// the next record.
     pub(super) fn new(superblock: &Superblock, next_record: u64) -> Self {
-        let volumes = superblock.volumes.iter().map(|volume| Volume::new(volume.number));
+        let volumes = superblock.volumes.iter().map(|volume| LogVolume::new(volume.number));
         Self { volumes: volumes.collect(), next_record }
     }
 
@@ -111,7 +111,7 @@ impl Volumes {
 
     pub(super) fn add(&mut self, number: u16) {
         assert!(self.get(number).is_none(), "volume {number} is added once");
-        self.volumes.push(Volume::new(number));
+        self.volumes.push(LogVolume::new(number));
     }
 
     pub(super) fn remove(&mut self, number: u16) {
@@ -122,11 +122,11 @@ impl Volumes {
         self.volumes.len()
     }
 
-    pub(super) fn get(&self, number: u16) -> Option<&Volume> {
+    pub(super) fn get(&self, number: u16) -> Option<&LogVolume> {
         self.volumes.iter().find(|volume| volume.number == number)
     }
 
-    pub(super) fn get_mut(&mut self, number: u16) -> Option<&mut Volume> {
+    pub(super) fn get_mut(&mut self, number: u16) -> Option<&mut LogVolume> {
         self.volumes.iter_mut().find(|volume| volume.number == number)
     }
 
@@ -136,7 +136,7 @@ impl Volumes {
     }
 
     /// The volumes of which the log needs records.
-    pub(super) fn with_records(&self) -> impl Iterator<Item = &Volume> {
+    pub(super) fn with_records(&self) -> impl Iterator<Item = &LogVolume> {
         self.volumes.iter().filter(|volume| volume.needed.is_some())
     }
 
@@ -212,14 +212,14 @@ impl Volumes {
 
     /// Whether there is a volume to checkpoint.
     pub(super) fn may_begin_checkpoint(&self) -> bool {
-        self.volumes.iter().any(Volume::may_begin)
+        self.volumes.iter().any(LogVolume::may_begin)
     }
 
     /// Begins a checkpoint of each volume that has records and no checkpoint in progress. Returns
     /// their numbers.
     pub(super) fn begin_checkpoint(&mut self, begun: Mark) -> Vec<u16> {
         let volumes = self.volumes.iter_mut().filter(|volume| volume.may_begin());
-        let begin = |volume: &mut Volume| {
+        let begin = |volume: &mut LogVolume| {
             volume.checkpoint = Some(begun);
             volume.number
         };

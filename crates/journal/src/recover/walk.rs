@@ -34,10 +34,10 @@ pub(crate) fn walk(
     devices: [Option<&mut dyn ReadAt>; MEMBERS_MAX],
     superblock: Superblock,
 ) -> (Found, Extents, Vec<CopyRange>) {
-    let mut walk = Walk::new(devices, superblock);
+    let mut walk = LogWalk::new(devices, superblock);
     walk.run();
     walk.record_missing_tail();
-    let Walk { mut found, extents, mut lags, .. } = walk;
+    let LogWalk { mut found, extents, mut lags, .. } = walk;
     let Found { records, superblock, .. } = &mut found;
     let counts = |number| superblock.volume(number).is_some_and(VolumeEntry::has_valid_records);
     records.retain(|found| counts(found.record.volume));
@@ -68,10 +68,10 @@ pub fn inspect(
     devices: [Option<&mut dyn ReadAt>; MEMBERS_MAX],
     superblock: Superblock,
 ) -> Inspection {
-    let mut walk = Walk::new(devices, superblock);
+    let mut walk = LogWalk::new(devices, superblock);
     walk.keeps_damaged_only = true;
     walk.run();
-    let Walk { found, extents, lags, .. } = walk;
+    let LogWalk { found, extents, lags, .. } = walk;
     let lost = found.damage.iter().filter_map(|damage| match damage {
         Damage::Batches { position, .. } => Some(*position),
         Damage::Payload { .. } => None,
@@ -80,7 +80,7 @@ pub fn inspect(
     Inspection { damaged, lags, bytes: extents.iter().map(|(_, len)| len).sum() }
 }
 
-struct Walk<'a> {
+struct LogWalk<'a> {
     devices: [Option<&'a mut dyn ReadAt>; MEMBERS_MAX],
     /// The current batch.
     buffer: Vec<u8>,
@@ -99,7 +99,7 @@ struct Walk<'a> {
 }
 
 /// The content of a place in the log.
-enum Content {
+enum PlaceContent {
     /// A batch with this header, intact or with damaged payload.
     Batch(BatchHeader, Result<(), BatchInvalid>),
     /// No valid batch.
@@ -108,7 +108,7 @@ enum Content {
     Unreadable,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> LogWalk<'a> {
     fn new(devices: [Option<&'a mut dyn ReadAt>; MEMBERS_MAX], superblock: Superblock) -> Self {
         let next_batch = superblock.starts.last().map_or(0, |start| start.batch);
         Self {
@@ -132,7 +132,7 @@ impl<'a> Walk<'a> {
             let mut records = Vec::new();
             let here = self.next_batch(is_first, &mut records);
             match here {
-                Content::Batch(header, sound) => {
+                PlaceContent::Batch(header, sound) => {
                     // A damaged payload at the end of a journal is a torn write that was never
                     // acknowledged. In a vault it is damage: its batches are written in parallel.
                     let is_journal = self.found.superblock.kind == LogKind::Journal;
@@ -143,11 +143,11 @@ impl<'a> Walk<'a> {
                     }
                     self.take(&header, sound, &records);
                 }
-                Content::Nothing | Content::Unreadable => {
+                PlaceContent::Nothing | PlaceContent::Unreadable => {
                     let expected = self.found.next_batch;
                     let position = self.position(self.segment, self.offset);
                     let beyond = self.find_beyond(if is_first { 0 } else { expected + 1 });
-                    let unreadable = matches!(here, Content::Unreadable);
+                    let unreadable = matches!(here, PlaceContent::Unreadable);
                     let known = self.known_batches();
                     let missing = expected < known || is_first && known > 0;
                     if beyond.is_none() && !unreadable && !missing {
@@ -192,9 +192,9 @@ impl<'a> Walk<'a> {
 
     /// The batch that continues the log: at the current place, at the start of the next segment, or
     /// at the start of the generation that begins with the batch's number.
-    fn next_batch(&mut self, is_first: bool, records: &mut Vec<Record>) -> Content {
+    fn next_batch(&mut self, is_first: bool, records: &mut Vec<Record>) -> PlaceContent {
         let here = self.batch_at(self.segment, self.offset, is_first, records);
-        if is_first || self.offset == 0 || matches!(here, Content::Batch(..)) {
+        if is_first || self.offset == 0 || matches!(here, PlaceContent::Batch(..)) {
             return here;
         }
         let starts = &self.found.superblock.starts;
@@ -203,8 +203,8 @@ impl<'a> Walk<'a> {
         let mut best = here;
         for segment in places.into_iter().flatten() {
             match self.batch_at(segment, 0, false, records) {
-                Content::Nothing => {}
-                there @ Content::Batch(..) => return there,
+                PlaceContent::Nothing => {}
+                there @ PlaceContent::Batch(..) => return there,
                 there => best = there,
             }
         }
@@ -218,10 +218,10 @@ impl<'a> Walk<'a> {
         offset: u64,
         is_first: bool,
         records: &mut Vec<Record>,
-    ) -> Content {
-        let mut best: Option<(usize, Content)> = None;
+    ) -> PlaceContent {
+        let mut best: Option<(usize, PlaceContent)> = None;
         for device in self.present() {
-            if let Some((from, Content::Batch(header, Ok(())))) = &best {
+            if let Some((from, PlaceContent::Batch(header, Ok(())))) = &best {
                 let (from, header) = (*from, *header);
                 self.compare(&header, from, device);
                 continue;
@@ -229,25 +229,27 @@ impl<'a> Walk<'a> {
             let mut theirs = Vec::new();
             let at = self.batch_on(device, segment, offset, is_first, &mut theirs);
             let is_better = match (&best, &at) {
-                (None, _) | (_, Content::Batch(_, Ok(()))) => true,
-                (Some((_, Content::Batch(..))), _) => false,
-                (_, Content::Batch(..)) => true,
+                (None, _) | (_, PlaceContent::Batch(_, Ok(()))) => true,
+                (Some((_, PlaceContent::Batch(..))), _) => false,
+                (_, PlaceContent::Batch(..)) => true,
                 // A readable device without a batch there shows the end of the log, because each
                 // device has every acknowledged batch.
-                (Some((_, first)), Content::Nothing) => matches!(first, Content::Unreadable),
-                (Some(_), Content::Unreadable) => false,
+                (Some((_, first)), PlaceContent::Nothing) => {
+                    matches!(first, PlaceContent::Unreadable)
+                }
+                (Some(_), PlaceContent::Unreadable) => false,
             };
             if !is_better {
                 continue;
             }
-            if let (Some((lacks, _)), Content::Batch(header, Ok(()))) = (&best, &at) {
+            if let (Some((lacks, _)), PlaceContent::Batch(header, Ok(()))) = (&best, &at) {
                 self.record_lag(&header.clone(), device, *lacks);
             }
             std::mem::swap(&mut self.buffer, &mut self.other);
             *records = theirs;
             best = Some((device, at));
         }
-        best.map_or(Content::Unreadable, |(_, at)| at)
+        best.map_or(PlaceContent::Unreadable, |(_, at)| at)
     }
 
     fn present(&self) -> impl Iterator<Item = usize> + use<> {
@@ -284,15 +286,15 @@ impl<'a> Walk<'a> {
         offset: u64,
         is_first: bool,
         records: &mut Vec<Record>,
-    ) -> Content {
+    ) -> PlaceContent {
         let header = match self.header_at(device, segment, offset) {
             Ok(Some(header)) => header,
-            Ok(None) => return Content::Nothing,
-            Err(_) => return Content::Unreadable,
+            Ok(None) => return PlaceContent::Nothing,
+            Err(_) => return PlaceContent::Unreadable,
         };
         let continues = header.batch == self.found.next_batch && header.chain == self.found.chain;
         if !continues && !is_first {
-            return Content::Nothing;
+            return PlaceContent::Nothing;
         }
         let mut bytes = std::mem::take(&mut self.other);
         bytes.resize(header.len_bytes() as usize, 0);
@@ -308,22 +310,22 @@ impl<'a> Walk<'a> {
         header: &BatchHeader,
         bytes: &mut [u8],
         records: &mut Vec<Record>,
-    ) -> Content {
+    ) -> PlaceContent {
         let position = self.position(header.segment, header.offset);
         if self.read(device, position, bytes).is_err() {
-            return Content::Unreadable;
+            return PlaceContent::Unreadable;
         }
         // The header was read twice; the second read must agree.
         let journal = self.found.superblock.journal;
         if BatchHeader::decode(journal, header.segment, header.offset, bytes) != Ok(*header) {
-            return Content::Nothing;
+            return PlaceContent::Nothing;
         }
         let sound = match check_batch(header, bytes, records) {
             Err(BatchInvalid::Payload(_)) => Err(BatchInvalid::Payload(0)),
-            Err(_) => return Content::Nothing,
+            Err(_) => return PlaceContent::Nothing,
             Ok(()) => Ok(()),
         };
-        Content::Batch(*header, sound)
+        PlaceContent::Batch(*header, sound)
     }
 
     /// The header of the batch at a place, if it is valid.

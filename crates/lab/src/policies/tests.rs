@@ -3,7 +3,7 @@
 
 use super::PolicyKind;
 use forebay_policy::Hint;
-use forebay_policy::testing::{Driver, check_bounded_work, check_contract, steps};
+use forebay_policy::testing::{PolicyDriver, check_bounded_work, check_contract, steps};
 use proptest::prelude::*;
 
 mod oracles;
@@ -32,7 +32,7 @@ proptest! {
             (PolicyKind::Arc, Box::new(NaiveArc::new(capacity))),
         ];
         for (kind, mut oracle) in oracles {
-            let mut driver = Driver::new(kind.build(capacity), capacity);
+            let mut driver = PolicyDriver::new(kind.build(capacity), capacity);
             for (i, &(a, b)) in lines.iter().enumerate() {
                 let line = a.min(b);
                 driver.access(line, Hint::Normal);

@@ -13,7 +13,7 @@ use crate::{
         OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES, STRING_BYTES_MAX, export_flag, handshake_flag,
         info, option, option_reply,
     },
-    wire::{Reader, put_u16, put_u32, put_u64},
+    wire::{WireReader, put_u16, put_u32, put_u64},
 };
 use forebay_types::{
     LINE_BYTES, SECTOR_BYTES,
@@ -53,7 +53,7 @@ pub enum Step {
 
 /// What the client expects next from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ClientPhase {
     Greeting,
     /// Replies to this option.
     Option(u32),
@@ -67,7 +67,7 @@ enum Phase {
 #[derive(Debug)]
 pub struct Handshake {
     config: Config,
-    phase: Phase,
+    phase: ClientPhase,
     no_zeroes: bool,
     replies: u32,
     /// Whether the server described the export before its ACK to `GO`.
@@ -75,7 +75,7 @@ pub struct Handshake {
     opened: Opened,
 }
 
-type Turn = Result<(usize, Option<Step>), Failure>;
+type ClientTurn = Result<(usize, Option<Step>), Failure>;
 
 impl Handshake {
     /// A handshake in its initial state; the server speaks first.
@@ -96,7 +96,7 @@ impl Handshake {
             block_preferred: LINE_BYTES as u32,
             payload_max: REQUEST_BYTES_MAX as u32,
         };
-        let (phase, no_zeroes, replies, described) = (Phase::Greeting, false, 0, false);
+        let (phase, no_zeroes, replies, described) = (ClientPhase::Greeting, false, 0, false);
         Self { config, phase, no_zeroes, replies, described, opened }
     }
 
@@ -105,7 +105,7 @@ impl Handshake {
     /// # Panics
     /// If the last step was not [`Step::StartTls`].
     pub fn tls_established(&mut self, out: &mut Vec<u8>) {
-        assert_eq!(self.phase, Phase::Tls, "TLS started without Step::StartTls");
+        assert_eq!(self.phase, ClientPhase::Tls, "TLS started without Step::StartTls");
         self.opened.tls = true;
         self.ask_for_form(out);
     }
@@ -127,16 +127,16 @@ impl Handshake {
                 Some(step) => step,
             };
             if matches!(step, Step::Enter(_) | Step::Fail(_)) {
-                self.phase = Phase::Ended;
+                self.phase = ClientPhase::Ended;
             }
             return (consumed, step);
         }
     }
 
-    fn turn(&mut self, input: &[u8], out: &mut Vec<u8>) -> Turn {
+    fn turn(&mut self, input: &[u8], out: &mut Vec<u8>) -> ClientTurn {
         match self.phase {
-            Phase::Greeting => self.on_greeting(input, out),
-            Phase::Option(option) => {
+            ClientPhase::Greeting => self.on_greeting(input, out),
+            ClientPhase::Option(option) => {
                 let Some(reply) = OptionReply::parse(input, option)? else {
                     return Ok((0, Some(Step::NeedMore)));
                 };
@@ -146,15 +146,15 @@ impl Handshake {
                 }
                 Ok((reply.taken, self.on_reply(option, &reply, out)?))
             }
-            Phase::ExportName => self.on_export_name(input),
-            Phase::Tls if input.is_empty() => Ok((0, Some(Step::NeedMore))),
-            Phase::Tls => Err(Failure::PlainText),
-            Phase::Ended => Err(Failure::Ended),
+            ClientPhase::ExportName => self.on_export_name(input),
+            ClientPhase::Tls if input.is_empty() => Ok((0, Some(Step::NeedMore))),
+            ClientPhase::Tls => Err(Failure::PlainText),
+            ClientPhase::Ended => Err(Failure::Ended),
         }
     }
 
-    fn on_greeting(&mut self, input: &[u8], out: &mut Vec<u8>) -> Turn {
-        let mut reader = Reader::new(input);
+    fn on_greeting(&mut self, input: &[u8], out: &mut Vec<u8>) -> ClientTurn {
+        let mut reader = WireReader::new(input);
         let (Some(magic), Some(style), Some(flags)) = (reader.u64(), reader.u64(), reader.u16())
         else {
             return Ok((0, Some(Step::NeedMore)));
@@ -186,7 +186,7 @@ impl Handshake {
         put_u32(out, option);
         put_u32(out, len);
         self.replies = 0;
-        self.phase = Phase::Option(option);
+        self.phase = ClientPhase::Option(option);
     }
 
     fn ask_for_form(&mut self, out: &mut Vec<u8>) {
@@ -222,7 +222,7 @@ impl Handshake {
     fn ask_by_export_name(&mut self, out: &mut Vec<u8>) {
         self.ask(option::EXPORT_NAME, self.config.export.len() as u32, out);
         out.extend_from_slice(self.config.export.as_bytes());
-        self.phase = Phase::ExportName;
+        self.phase = ClientPhase::ExportName;
     }
 
     fn on_reply(
@@ -234,7 +234,7 @@ impl Handshake {
         let acked = reply.kind == option_reply::ACK;
         match option {
             option::STARTTLS if acked => {
-                self.phase = Phase::Tls;
+                self.phase = ClientPhase::Tls;
                 return Ok(Some(Step::StartTls));
             }
             option::EXTENDED_HEADERS if acked => {
@@ -278,7 +278,7 @@ impl Handshake {
 
     fn on_info(&mut self, reply: &OptionReply<'_>) -> Result<(), Failure> {
         let malformed = Failure::Reply { option: option::GO, reply: reply.kind };
-        let mut reader = Reader::new(reply.data);
+        let mut reader = WireReader::new(reply.data);
         match (reader.u16(), reply.data.len()) {
             (Some(info::EXPORT), 12) => {
                 let (Some(size_bytes), Some(flags)) = (reader.u64(), reader.u16()) else {
@@ -300,10 +300,10 @@ impl Handshake {
         }
     }
 
-    fn on_export_name(&mut self, input: &[u8]) -> Turn {
+    fn on_export_name(&mut self, input: &[u8]) -> ClientTurn {
         let padding_len = if self.no_zeroes { 0 } else { EXPORT_NAME_PADDING_BYTES };
         let len = 8 + 2 + padding_len;
-        let mut reader = Reader::new(input.get(..len).unwrap_or_default());
+        let mut reader = WireReader::new(input.get(..len).unwrap_or_default());
         let (Some(size_bytes), Some(flags)) = (reader.u64(), reader.u16()) else {
             return Ok((0, Some(Step::NeedMore)));
         };

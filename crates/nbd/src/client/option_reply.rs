@@ -5,7 +5,7 @@ use crate::{
     proto::{
         OPTION_REPLY_HEADER_BYTES, OPTION_REPLY_MAGIC, STRING_BYTES_PREFERRED_MAX, option_reply,
     },
-    wire::{Reader, clipped},
+    wire::{WireReader, clipped},
 };
 use forebay_types::limits::OPTION_BYTES_MAX;
 
@@ -21,7 +21,7 @@ pub(super) struct OptionReply<'a> {
 impl<'a> OptionReply<'a> {
     /// Parses a reply to `option` at the start of `input`; `None` if it is incomplete.
     pub(super) fn parse(input: &'a [u8], option: u32) -> Result<Option<Self>, Failure> {
-        let mut reader = Reader::new(input);
+        let mut reader = WireReader::new(input);
         let (Some(magic), Some(echoed), Some(kind), Some(len)) =
             (reader.u64(), reader.u32(), reader.u32(), reader.u32())
         else {

@@ -5,7 +5,7 @@ use crate::{
     Command, EXTENTS_PER_REPLY_MAX, Extent,
     block_status::extent_of,
     proto::{STRING_BYTES_MAX, chunk, command_flag},
-    wire::Reader,
+    wire::WireReader,
 };
 use forebay_types::{ByteRange, IoError};
 
@@ -15,13 +15,13 @@ pub(super) const ERROR_BYTES_MAX: u64 = 8 + 6 + STRING_BYTES_MAX as u64;
 const ERRORS_MAX: u32 = 64;
 
 /// The number of payload bytes consumed, and the resulting event.
-pub(super) type Content = Result<(usize, Option<Event>), Violation>;
+pub(super) type ReplyContent = Result<(usize, Option<Event>), Violation>;
 
-const NEED_MORE: Content = Ok((0, Some(Event::NeedMore)));
+const NEED_MORE: ReplyContent = Ok((0, Some(Event::NeedMore)));
 
 /// A request in flight.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingReply {
     pub(super) command: Command,
     req_one: bool,
     pub(super) range: ByteRange,
@@ -34,7 +34,7 @@ pub(super) struct Pending {
     pub(super) error: Option<IoError>,
 }
 
-impl Pending {
+impl PendingReply {
     pub(super) fn new(request: &Request) -> Self {
         Self {
             command: request.command,
@@ -57,7 +57,7 @@ impl Pending {
         }
     }
 
-    pub(super) fn on_data(&mut self, cookie: u64, len: u64, body: &[u8]) -> Content {
+    pub(super) fn on_data(&mut self, cookie: u64, len: u64, body: &[u8]) -> ReplyContent {
         let kind = chunk::OFFSET_DATA;
         let data_len = len.checked_sub(8).filter(|&data_len| data_len > 0);
         let data_len = data_len.and_then(|data_len| u32::try_from(data_len).ok());
@@ -65,18 +65,18 @@ impl Pending {
         else {
             return Err(Violation::Length { kind, len });
         };
-        let Some(offset) = Reader::new(body).u64() else {
+        let Some(offset) = WireReader::new(body).u64() else {
             return NEED_MORE;
         };
         self.cover(offset, data_len)?;
         Ok((8, Some(Event::Data { cookie, offset, len: data_len })))
     }
 
-    pub(super) fn on_hole(&mut self, cookie: u64, len: u64, body: &[u8]) -> Content {
+    pub(super) fn on_hole(&mut self, cookie: u64, len: u64, body: &[u8]) -> ReplyContent {
         if len != 12 {
             return Err(Violation::Length { kind: chunk::OFFSET_HOLE, len });
         }
-        let mut reader = Reader::new(body);
+        let mut reader = WireReader::new(body);
         let (Some(offset), Some(hole_len)) = (reader.u64(), reader.u32()) else {
             return NEED_MORE;
         };
@@ -100,14 +100,20 @@ impl Pending {
 
     /// Parses any chunk whose type has the error bit. All of them start with an error number and a
     /// text (B-07); further fields of unknown types are ignored.
-    pub(super) fn on_error(&mut self, cookie: u64, kind: u16, len: u64, body: &[u8]) -> Content {
+    pub(super) fn on_error(
+        &mut self,
+        cookie: u64,
+        kind: u16,
+        len: u64,
+        body: &[u8],
+    ) -> ReplyContent {
         let offset_len = if kind == chunk::ERROR_OFFSET { 8 } else { 0 };
         if !(6 + offset_len..=ERROR_BYTES_MAX).contains(&len) {
             return Err(Violation::Length { kind, len });
         }
-        let mut reader = Reader::new(body);
+        let mut reader = WireReader::new(body);
         let Some(payload) = reader.bytes(len as u32) else { return NEED_MORE };
-        let mut reader = Reader::new(payload);
+        let mut reader = WireReader::new(payload);
         let (errno, text_len) = (reader.u32().unwrap_or(0), reader.u16().unwrap_or(0));
         let Some(text) = reader.bytes(u32::from(text_len)) else {
             return Err(Violation::Length { kind, len });

@@ -10,7 +10,7 @@
 
 use super::{
     Event, Opened, Request, Violation,
-    pending::{Content, ERROR_BYTES_MAX, Pending, error_from_wire},
+    pending::{ERROR_BYTES_MAX, PendingReply, ReplyContent, error_from_wire},
 };
 use crate::{
     Command,
@@ -18,7 +18,7 @@ use crate::{
         EXTENDED_REPLY_BYTES, EXTENDED_REPLY_MAGIC, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC,
         STRUCTURED_REPLY_BYTES, STRUCTURED_REPLY_MAGIC, chunk,
     },
-    wire::Reader,
+    wire::WireReader,
 };
 use forebay_types::ByteRange;
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ const CHUNK_EXTENTS_MAX: u64 = 1 << 20;
 
 /// What the parser expects next in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ReplyState {
     /// A header.
     Header,
     /// The remaining `left` extents of a chunk; `last` if it is the last chunk of the reply.
@@ -43,7 +43,7 @@ enum State {
     Ended,
 }
 
-struct Chunk {
+struct ReplyChunk {
     flags: u16,
     kind: u16,
     cookie: u64,
@@ -57,13 +57,13 @@ pub struct ReplyParser {
     structured: bool,
     extended: bool,
     base_allocation: Option<u32>,
-    state: State,
-    pending: HashMap<u64, Pending>,
+    state: ReplyState,
+    pending: HashMap<u64, PendingReply>,
 }
 
-type Turn = Content;
+type ReplyTurn = ReplyContent;
 
-const NEED_MORE: Turn = Ok((0, Some(Event::NeedMore)));
+const NEED_MORE: ReplyTurn = Ok((0, Some(Event::NeedMore)));
 
 impl ReplyParser {
     /// A parser for the connection of `opened`.
@@ -72,7 +72,7 @@ impl ReplyParser {
             structured: opened.structured,
             extended: opened.extended,
             base_allocation: opened.base_allocation,
-            state: State::Header,
+            state: ReplyState::Header,
             pending: HashMap::new(),
         }
     }
@@ -83,7 +83,7 @@ impl ReplyParser {
     /// If the cookie is already in flight, or the command has no reply.
     pub fn begin(&mut self, request: &Request) {
         assert!(request.command != Command::Disconnect, "a disconnect has no reply");
-        let before = self.pending.insert(request.cookie, Pending::new(request));
+        let before = self.pending.insert(request.cookie, PendingReply::new(request));
         assert!(before.is_none(), "cookie {} is already in flight", request.cookie);
     }
 
@@ -104,24 +104,26 @@ impl ReplyParser {
                     }
                 }
                 Err(violation) => {
-                    self.state = State::Ended;
+                    self.state = ReplyState::Ended;
                     return (consumed, Event::Broken(violation));
                 }
             }
         }
     }
 
-    fn turn(&mut self, input: &[u8]) -> Turn {
+    fn turn(&mut self, input: &[u8]) -> ReplyTurn {
         match self.state {
-            State::Header => self.on_header(input),
-            State::Extents { cookie, left, last } => self.on_extents(input, cookie, left, last),
-            State::Finished { cookie } => self.finish(cookie),
-            State::Ended => Err(Violation::Ended),
+            ReplyState::Header => self.on_header(input),
+            ReplyState::Extents { cookie, left, last } => {
+                self.on_extents(input, cookie, left, last)
+            }
+            ReplyState::Finished { cookie } => self.finish(cookie),
+            ReplyState::Ended => Err(Violation::Ended),
         }
     }
 
-    fn on_header(&mut self, input: &[u8]) -> Turn {
-        let Some(magic) = Reader::new(input).u32() else { return NEED_MORE };
+    fn on_header(&mut self, input: &[u8]) -> ReplyTurn {
+        let Some(magic) = WireReader::new(input).u32() else { return NEED_MORE };
         match magic {
             SIMPLE_REPLY_MAGIC if !self.extended => self.on_simple(input),
             STRUCTURED_REPLY_MAGIC if self.structured && !self.extended => self.on_chunk(input),
@@ -130,8 +132,8 @@ impl ReplyParser {
         }
     }
 
-    fn on_simple(&mut self, input: &[u8]) -> Turn {
-        let mut reader = Reader::new(input);
+    fn on_simple(&mut self, input: &[u8]) -> ReplyTurn {
+        let mut reader = WireReader::new(input);
         let (Some(_), Some(errno), Some(cookie)) = (reader.u32(), reader.u32(), reader.u64())
         else {
             return NEED_MORE;
@@ -155,13 +157,13 @@ impl ReplyParser {
         } else {
             None
         };
-        self.state = State::Finished { cookie };
+        self.state = ReplyState::Finished { cookie };
         Ok((SIMPLE_REPLY_BYTES, event))
     }
 
-    fn on_chunk(&mut self, input: &[u8]) -> Turn {
+    fn on_chunk(&mut self, input: &[u8]) -> ReplyTurn {
         let Some((chunk, echoed_offset)) = self.chunk_header(input) else { return NEED_MORE };
-        let Chunk { flags, kind, cookie, len, header_len } = chunk;
+        let ReplyChunk { flags, kind, cookie, len, header_len } = chunk;
         let pending = self.pending(cookie)?;
         if echoed_offset.is_some_and(|offset| offset != pending.range.offset) {
             return Err(Violation::Form(cookie));
@@ -186,14 +188,14 @@ impl ReplyParser {
             return NEED_MORE;
         }
         if last {
-            self.state = State::Finished { cookie };
+            self.state = ReplyState::Finished { cookie };
         }
         Ok((header_len + taken, event))
     }
 
     /// The header of a chunk, and the offset that an extended header repeats.
-    fn chunk_header(&self, input: &[u8]) -> Option<(Chunk, Option<u64>)> {
-        let mut reader = Reader::new(input);
+    fn chunk_header(&self, input: &[u8]) -> Option<(ReplyChunk, Option<u64>)> {
+        let mut reader = WireReader::new(input);
         _ = reader.u32()?;
         let (flags, kind, cookie) = (reader.u16()?, reader.u16()?, reader.u64()?);
         let (offset, len, header_len) = if self.extended {
@@ -201,17 +203,17 @@ impl ReplyParser {
         } else {
             (None, u64::from(reader.u32()?), STRUCTURED_REPLY_BYTES)
         };
-        Some((Chunk { flags, kind, cookie, len, header_len }, offset))
+        Some((ReplyChunk { flags, kind, cookie, len, header_len }, offset))
     }
 
-    fn pending(&mut self, cookie: u64) -> Result<&mut Pending, Violation> {
+    fn pending(&mut self, cookie: u64) -> Result<&mut PendingReply, Violation> {
         self.pending.get_mut(&cookie).ok_or(Violation::Cookie(cookie))
     }
 
     /// Parses the fields before the extents: the context id, and in the extended form the extent
     /// count, which must match the chunk's length.
-    fn on_block_status(&mut self, chunk: &Chunk, body: &[u8]) -> Turn {
-        let Chunk { kind, cookie, len, header_len, .. } = *chunk;
+    fn on_block_status(&mut self, chunk: &ReplyChunk, body: &[u8]) -> ReplyTurn {
+        let ReplyChunk { kind, cookie, len, header_len, .. } = *chunk;
         let is_ext = kind == chunk::BLOCK_STATUS_EXT;
         let (prefix_len, extent_len) = if is_ext { (8, 16) } else { (4, 8) };
         let count = len.saturating_sub(prefix_len) / extent_len;
@@ -219,7 +221,7 @@ impl ReplyParser {
         if is_ext != self.extended || !adds_up || count == 0 || count > CHUNK_EXTENTS_MAX {
             return Err(Violation::Length { kind, len });
         }
-        let mut reader = Reader::new(body);
+        let mut reader = WireReader::new(body);
         let (Some(context), Some(counted)) =
             (reader.u32(), if is_ext { reader.u32().map(u64::from) } else { Some(count) })
         else {
@@ -233,15 +235,15 @@ impl ReplyParser {
         }
         pending.extents = Some(Vec::new());
         let last = chunk.flags & chunk::FLAG_DONE != 0;
-        self.state = State::Extents { cookie, left: count, last };
+        self.state = ReplyState::Extents { cookie, left: count, last };
         Ok((header_len + prefix_len as usize, None))
     }
 
     /// Parses the extents received so far one by one, so that no buffer has to hold them all.
-    fn on_extents(&mut self, input: &[u8], cookie: u64, left: u64, last: bool) -> Turn {
+    fn on_extents(&mut self, input: &[u8], cookie: u64, left: u64, last: bool) -> ReplyTurn {
         let extended = self.extended;
         let pending = self.pending(cookie)?;
-        let mut reader = Reader::new(input);
+        let mut reader = WireReader::new(input);
         let (mut left, mut taken) = (left, 0);
         while left > 0 {
             let extent = if extended {
@@ -250,7 +252,7 @@ impl ReplyParser {
                 reader.u32().map(u64::from).zip(reader.u32())
             };
             let Some((len, bits)) = extent else {
-                self.state = State::Extents { cookie, left, last };
+                self.state = ReplyState::Extents { cookie, left, last };
                 return Ok((taken, Some(Event::NeedMore)));
             };
             pending.add_extent(cookie, len, bits)?;
@@ -258,14 +260,14 @@ impl ReplyParser {
             left -= 1;
         }
         let extents = pending.extents.as_mut().map(std::mem::take).unwrap_or_default();
-        self.state = if last { State::Finished { cookie } } else { State::Header };
+        self.state = if last { ReplyState::Finished { cookie } } else { ReplyState::Header };
         Ok((taken, Some(Event::Extents { cookie, extents })))
     }
 
     /// Completes a request, if its reply was complete.
-    fn finish(&mut self, cookie: u64) -> Turn {
+    fn finish(&mut self, cookie: u64) -> ReplyTurn {
         let pending = self.pending.remove(&cookie).ok_or(Violation::Cookie(cookie))?;
-        self.state = State::Header;
+        self.state = ReplyState::Header;
         let result = match pending.error {
             Some(error) => Err(error),
             None if pending.is_complete() => Ok(()),

@@ -4,7 +4,7 @@ use super::{Handshake, Refusal, reply};
 use crate::{
     Exports,
     proto::{BASE_ALLOCATION, STRING_BYTES_MAX, option, option_reply},
-    wire::{Reader, put_u32},
+    wire::{WireReader, put_u32},
 };
 
 /// The id of [`BASE_ALLOCATION`] in replies to `SET_META_CONTEXT`. Lists use zero (M-04).
@@ -67,7 +67,7 @@ impl<'a> MetaQuery<'a> {
     /// A hostile count is harmless: each query has at least four bytes, so the data bounds the
     /// loop.
     fn parse(data: &'a [u8]) -> Option<Self> {
-        let mut reader = Reader::new(data);
+        let mut reader = WireReader::new(data);
         let name_len = reader.u32()?;
         let name = reader.bytes(name_len)?;
         let count = reader.u32()?;

@@ -25,7 +25,7 @@ use crate::{
         CLIENT_FLAGS_BYTES, GREETING_MAGIC, OPTION_HEADER_BYTES, OPTION_MAGIC, handshake_flag,
         option,
     },
-    wire::{Reader, put_u16, put_u64},
+    wire::{WireReader, put_u16, put_u64},
 };
 use forebay_types::{VolumeId, limits::OPTION_BYTES_MAX};
 
@@ -65,7 +65,7 @@ pub struct HandshakeConfig {
 
 /// What the handshake expects next in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum HandshakePhase {
     /// The client's flags.
     ClientFlags,
     /// An option's header.
@@ -81,13 +81,13 @@ enum Phase {
 }
 
 /// The result of one transition: the bytes consumed, and the step to return, or `None` to continue.
-type Turn = (usize, Option<Step>);
+type HandshakeTurn = (usize, Option<Step>);
 
 /// The handshake of one connection. See the module's description.
 #[derive(Debug)]
 pub struct Handshake {
     config: HandshakeConfig,
-    phase: Phase,
+    phase: HandshakePhase,
     /// The client supports the fixed newstyle handshake, which has error replies.
     fixed: bool,
     no_zeroes: bool,
@@ -106,7 +106,7 @@ impl Handshake {
     pub const fn new(config: HandshakeConfig) -> Self {
         Self {
             config,
-            phase: Phase::ClientFlags,
+            phase: HandshakePhase::ClientFlags,
             fixed: false,
             no_zeroes: false,
             tls_on: false,
@@ -136,8 +136,8 @@ impl Handshake {
     /// # Panics
     /// If the last step was not [`Step::StartTls`].
     pub fn tls_established(&mut self) {
-        assert_eq!(self.phase, Phase::AwaitTls, "TLS started without Step::StartTls");
-        self.phase = Phase::Header;
+        assert_eq!(self.phase, HandshakePhase::AwaitTls, "TLS started without Step::StartTls");
+        self.phase = HandshakePhase::Header;
         self.tls_on = true;
         self.structured = false;
         self.extended = false;
@@ -169,12 +169,12 @@ impl Handshake {
                 // be processed as if it had arrived over TLS.
                 Some(Step::StartTls) if consumed < input.len() => {
                     out.truncate(turn_start);
-                    self.phase = Phase::Ended;
+                    self.phase = HandshakePhase::Ended;
                     return (consumed, Step::Close(CloseReason::PlainText));
                 }
                 Some(step) => {
                     if matches!(step, Step::Enter(_) | Step::Close(_)) {
-                        self.phase = Phase::Ended;
+                        self.phase = HandshakePhase::Ended;
                     }
                     return (consumed, step);
                 }
@@ -184,28 +184,28 @@ impl Handshake {
         }
     }
 
-    fn turn(&mut self, input: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Turn {
+    fn turn(&mut self, input: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> HandshakeTurn {
         match self.phase {
-            Phase::ClientFlags => self.on_client_flags(input),
-            Phase::Header => self.on_header(input),
-            Phase::Body { option, len } => match input.get(..len as usize) {
+            HandshakePhase::ClientFlags => self.on_client_flags(input),
+            HandshakePhase::Header => self.on_header(input),
+            HandshakePhase::Body { option, len } => match input.get(..len as usize) {
                 None => (0, Some(Step::NeedMore)),
                 Some(data) => {
-                    self.phase = Phase::Header;
+                    self.phase = HandshakePhase::Header;
                     (data.len(), self.on_option(option, data, exports, out))
                 }
             },
-            Phase::Skip { option, left, reply } => {
+            HandshakePhase::Skip { option, left, reply } => {
                 self.on_skipped(input.len(), option, left, reply, out)
             }
-            Phase::AwaitTls if input.is_empty() => (0, Some(Step::NeedMore)),
-            Phase::AwaitTls => (0, Some(Step::Close(CloseReason::PlainText))),
-            Phase::Ended => (0, Some(Step::Close(CloseReason::Ended))),
+            HandshakePhase::AwaitTls if input.is_empty() => (0, Some(Step::NeedMore)),
+            HandshakePhase::AwaitTls => (0, Some(Step::Close(CloseReason::PlainText))),
+            HandshakePhase::Ended => (0, Some(Step::Close(CloseReason::Ended))),
         }
     }
 
-    fn on_client_flags(&mut self, input: &[u8]) -> Turn {
-        let Some(flags) = Reader::new(input).u32() else { return (0, Some(Step::NeedMore)) };
+    fn on_client_flags(&mut self, input: &[u8]) -> HandshakeTurn {
+        let Some(flags) = WireReader::new(input).u32() else { return (0, Some(Step::NeedMore)) };
         let known = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
         if flags & !u32::from(known) != 0 {
             let close = Step::Close(CloseReason::ClientFlags(flags));
@@ -213,12 +213,12 @@ impl Handshake {
         }
         self.fixed = flags & u32::from(handshake_flag::FIXED_NEWSTYLE) != 0;
         self.no_zeroes = flags & u32::from(handshake_flag::NO_ZEROES) != 0;
-        self.phase = Phase::Header;
+        self.phase = HandshakePhase::Header;
         (CLIENT_FLAGS_BYTES, None)
     }
 
-    fn on_header(&mut self, input: &[u8]) -> Turn {
-        let mut reader = Reader::new(input);
+    fn on_header(&mut self, input: &[u8]) -> HandshakeTurn {
+        let mut reader = WireReader::new(input);
         let (Some(magic), Some(option), Some(len)) = (reader.u64(), reader.u32(), reader.u32())
         else {
             return (0, Some(Step::NeedMore));
@@ -232,7 +232,7 @@ impl Handshake {
         }
         self.options_left -= 1;
         match self.check_header(option, len) {
-            Ok(()) => self.phase = Phase::Body { option, len },
+            Ok(()) => self.phase = HandshakePhase::Body { option, len },
             Err(options::Rejected::Close(refusal)) => {
                 return (taken, Some(Step::Close(CloseReason::ExportRefused(refusal))));
             }
@@ -241,7 +241,7 @@ impl Handshake {
                     return (taken, Some(Step::Close(CloseReason::OptionLength(len))));
                 };
                 self.skip_bytes_left = skip_bytes_left;
-                self.phase = Phase::Skip { option, left: len, reply };
+                self.phase = HandshakePhase::Skip { option, left: len, reply };
             }
         }
         (taken, None)
@@ -255,14 +255,14 @@ impl Handshake {
         left: u32,
         reply: u32,
         out: &mut Vec<u8>,
-    ) -> Turn {
+    ) -> HandshakeTurn {
         let passed = input_len.min(left as usize);
         let left = left - passed as u32;
         if left > 0 {
-            self.phase = Phase::Skip { option, left, reply };
+            self.phase = HandshakePhase::Skip { option, left, reply };
             return (passed, Some(Step::NeedMore));
         }
-        self.phase = Phase::Header;
+        self.phase = HandshakePhase::Header;
         reply::put_final(out, option, reply);
         let aborted = option == option::ABORT;
         (passed, aborted.then_some(Step::Close(CloseReason::Aborted)))

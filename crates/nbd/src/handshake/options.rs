@@ -1,11 +1,11 @@
 //! The options: which ones the handshake accepts, and its reply to each.
 
-use super::{Handshake, Phase, Refusal, Step, Tls, reply};
+use super::{Handshake, HandshakePhase, Refusal, Step, Tls, reply};
 use crate::{
     ExportInfo, Exports,
     handshake::CloseReason,
     proto::{EXPORT_NAME_PADDING_BYTES, STRING_BYTES_MAX, info, option, option_reply},
-    wire::{Reader, put_u16, put_u32, put_u64, text},
+    wire::{WireReader, put_u16, put_u32, put_u64, text},
 };
 use forebay_types::limits::OPTION_BYTES_MAX;
 
@@ -136,7 +136,7 @@ impl Handshake {
             reply::put_final(out, option::STARTTLS, option_reply::ERR_INVALID);
             return None;
         }
-        self.phase = Phase::AwaitTls;
+        self.phase = HandshakePhase::AwaitTls;
         reply::put_final(out, option::STARTTLS, option_reply::ACK);
         Some(Step::StartTls)
     }
@@ -225,7 +225,7 @@ struct InfoQuery<'a> {
 impl<'a> InfoQuery<'a> {
     /// Returns `None` unless the lengths add up to exactly the data (I-01).
     fn parse(data: &'a [u8]) -> Option<Self> {
-        let mut reader = Reader::new(data);
+        let mut reader = WireReader::new(data);
         let name_len = reader.u32()?;
         let name = reader.bytes(name_len)?;
         let kind_count = reader.u16()?;

@@ -1,7 +1,7 @@
 //! Block status replies, compared with a per-block oracle.
 
 use super::terms;
-use crate::{Command, EXTENTS_PER_REPLY_MAX, Extent, Negotiated, Request, wire::Reader};
+use crate::{Command, EXTENTS_PER_REPLY_MAX, Extent, Negotiated, Request, wire::WireReader};
 use proptest::prelude::*;
 
 fn request(len: u64, req_one: bool) -> Request {
@@ -24,7 +24,7 @@ fn request(len: u64, req_one: bool) -> Request {
 fn reply(terms: &Negotiated, request: &Request, extents: &[Extent]) -> Vec<(u64, u64)> {
     let mut out = b"before".to_vec();
     terms.reply_block_status(request, extents.iter().copied(), &mut out);
-    let mut reader = Reader::new(&out[6..]);
+    let mut reader = WireReader::new(&out[6..]);
     let kind = if terms.extended { 6 } else { 5 };
     _ = reader.u32();
     assert_eq!((reader.u16(), reader.u16(), reader.u64()), (Some(1), Some(kind), Some(1)));

@@ -16,7 +16,7 @@ mod tls;
 use crate::{
     ExportInfo, Exports, Handshake, HandshakeConfig, Negotiated, Step, Tls,
     proto::{OPTION_MAGIC, OPTION_REPLY_MAGIC},
-    wire::{Reader, put_u16, put_u32, put_u64},
+    wire::{WireReader, put_u16, put_u32, put_u64},
 };
 use forebay_types::VolumeId;
 
@@ -105,7 +105,7 @@ pub(crate) type OptionReply = (u32, u32, Vec<u8>);
 pub(crate) fn option_replies(mut bytes: &[u8]) -> Vec<OptionReply> {
     let mut replies = Vec::new();
     while !bytes.is_empty() {
-        let mut reader = Reader::new(bytes);
+        let mut reader = WireReader::new(bytes);
         assert_eq!(reader.u64(), Some(OPTION_REPLY_MAGIC));
         let (option, kind) = (reader.u32().unwrap(), reader.u32().unwrap());
         let len = reader.u32().unwrap();

@@ -95,7 +95,7 @@ pub struct CurveEstimator {
     /// Accesses, decayed.
     accesses: u64,
     /// Allocated by the first sampled access, because a shard may have many idle volumes.
-    counts: Option<Box<Counts>>,
+    counts: Option<Box<AccessCounts>>,
     /// The capacity that the limit allows; zero if it allows no estimate.
     capacity_max: usize,
     config: CurveConfig,
@@ -103,7 +103,7 @@ pub struct CurveEstimator {
 
 /// The sampled lines, and the counts of accesses to them.
 #[derive(Debug)]
-struct Counts {
+struct AccessCounts {
     sampled: SampledLines,
     /// Accesses by class of distance.
     hits: Box<[u32]>,
@@ -218,14 +218,14 @@ impl CurveEstimator {
     /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.counts.as_ref().map_or(0, |counts| {
-            size_of::<Counts>() + size_of_val(&*counts.hits) + counts.sampled.heap_bytes()
+            size_of::<AccessCounts>() + size_of_val(&*counts.hits) + counts.sampled.heap_bytes()
         })
     }
 
     /// # Panics
     /// Panics if an invariant is violated. For tests: it visits all samples.
     pub fn self_check(&self) {
-        let Some(Counts { sampled, .. }) = self.counts.as_deref() else { return };
+        let Some(AccessCounts { sampled, .. }) = self.counts.as_deref() else { return };
         sampled.self_check();
         assert!(sampled.capacity() <= self.capacity_max, "more samples than allowed");
         let above = sampled.iter().filter(|&line| u64::from(line) >= self.threshold).count();
@@ -235,14 +235,14 @@ impl CurveEstimator {
     /// Memory that does not depend on the capacity for samples.
     const fn fixed_bytes(config: CurveConfig) -> usize {
         let classes_bytes = classes::count(config.depth_lines) * size_of::<u32>();
-        size_of::<Self>() + size_of::<Counts>() + classes_bytes
+        size_of::<Self>() + size_of::<AccessCounts>() + classes_bytes
     }
 
     /// Makes a sampled line the last accessed one. Returns its distance before; the outer `None` if
     /// it is sampled no longer.
     fn place(&mut self, fingerprint: u32) -> Option<Option<usize>> {
         let config = self.config;
-        let counts = self.counts.get_or_insert_with(|| Box::new(Counts::new(config)));
+        let counts = self.counts.get_or_insert_with(|| Box::new(AccessCounts::new(config)));
         if counts.sampled.is_full() {
             self.threshold = counts.make_space(self.capacity_max, self.threshold, config);
             if u64::from(fingerprint) >= self.threshold {
@@ -275,7 +275,7 @@ const fn kept(capacity: usize) -> usize {
     capacity * 2 / 3
 }
 
-impl Counts {
+impl AccessCounts {
     fn new(config: CurveConfig) -> Self {
         let hits = vec![0; classes::count(config.depth_lines)].into_boxed_slice();
         Self { sampled: SampledLines::default(), hits, beyond: 0, weight: WEIGHT }

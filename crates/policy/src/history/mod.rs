@@ -37,7 +37,7 @@ use forebay_types::{
     GRANULE_BYTES, Granule, HistoryRegion, HistorySlot, LINE_BYTES, LINE_VALUE_HOT, PART_BYTES,
     PART_LINES, REGION_BYTES, SLOTS_PER_DAY, SLOTS_PER_WEEK, TimeSlot,
 };
-use pattern::{DAYS, Pattern, is_similar};
+use pattern::{DAYS, DayPattern, is_similar};
 
 /// The last three weeks in [`HistoryRegion::weeks`]. A region that was needed in none of them is
 /// dropped.
@@ -70,7 +70,7 @@ pub struct Forecast {
 }
 
 /// A region that a slot probably needs.
-struct Candidate {
+struct RegionCandidate {
     index: u64,
     parts: u64,
     is_daily: bool,
@@ -167,7 +167,7 @@ impl History {
     pub fn forecast(&self, slot: TimeSlot, demand: Demand, budget_bytes: u64) -> Forecast {
         let (observed, all) = self.evidence(slot);
         let of_regions = all.chunk_by(|a, b| a.1.index == b.1.index);
-        let mut candidates: Vec<Candidate> =
+        let mut candidates: Vec<RegionCandidate> =
             of_regions.filter_map(|evidence| candidate(observed, evidence, demand)).collect();
         candidates.sort_unstable_by_key(|it| (std::cmp::Reverse(it.worth), it.index));
         let mut forecast = Forecast::default();
@@ -272,8 +272,8 @@ fn candidate(
     observed: [u8; DAYS],
     evidence: &[(usize, HistoryRegion)],
     demand: Demand,
-) -> Option<Candidate> {
-    let pattern = Pattern::new(observed, evidence);
+) -> Option<RegionCandidate> {
+    let pattern = DayPattern::new(observed, evidence);
     let lines = evidence.iter().map(|(_, region)| u64::from(region.lines)).max()?;
     let (days, weeks) = pattern.repeats();
     let (is_daily, is_weekly) = (days >= demand.days, weeks >= demand.weeks);
@@ -289,12 +289,12 @@ fn candidate(
     // Two days are as much of a pattern as one week.
     let repeats = u64::from(days.max(2 * weeks));
     let worth = lines.min(read) * 1_000_000 / read * repeats / (repeats + 1);
-    Some(Candidate { index: evidence[0].1.index, parts, is_daily, worth })
+    Some(RegionCandidate { index: evidence[0].1.index, parts, is_daily, worth })
 }
 
 /// The lines of a candidate.
-fn granules(candidate: &Candidate) -> impl Iterator<Item = Granule> + use<> {
-    let Candidate { index, parts, .. } = *candidate;
+fn granules(candidate: &RegionCandidate) -> impl Iterator<Item = Granule> + use<> {
+    let RegionCandidate { index, parts, .. } = *candidate;
     (0..GRANULES_PER_REGION).filter_map(move |granule| {
         let bits = (0..PARTS_PER_GRANULE)
             .filter(|part| parts >> (granule * PARTS_PER_GRANULE + part) & 1 != 0);

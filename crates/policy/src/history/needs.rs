@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 /// forecast is worth most at the beginning of a slot.
 #[derive(Clone, Debug)]
 pub struct Needs {
-    regions: BTreeMap<u64, Need>,
+    regions: BTreeMap<u64, SlotNeed>,
     regions_max: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Need {
+struct SlotNeed {
     parts: u64,
     lines: u32,
 }

@@ -18,7 +18,7 @@ pub(super) const fn is_similar(a: u64, b: u64) -> bool {
 }
 
 /// The days before a slot in the last eight weeks; yesterday is day 0.
-pub(super) struct Pattern {
+pub(super) struct DayPattern {
     observed: [u8; DAYS],
     needed: [u8; DAYS],
     /// The parts needed last on each day of the week.
@@ -27,7 +27,7 @@ pub(super) struct Pattern {
     week_ago_lines: u64,
 }
 
-impl Pattern {
+impl DayPattern {
     pub(super) fn new(observed: [u8; DAYS], evidence: &[(usize, HistoryRegion)]) -> Self {
         let (needed, parts) = ([0; DAYS], [0; DAYS]);
         let mut pattern = Self { observed, needed, parts, week_ago_lines: 0 };

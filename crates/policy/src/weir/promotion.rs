@@ -19,9 +19,9 @@ const CLASSES: usize = AGE_CLASSES as usize + 1;
 const TRIAL_PERIOD: u8 = 16;
 
 /// The class of a line that entered main by its ghost, from 1; 0 for another line.
-pub(super) type Class = u8;
+pub(super) type PromotionClass = u8;
 /// A line that did not enter main by its ghost, or whose outcome is known.
-pub(super) const NO_CLASS: Class = 0;
+pub(super) const NO_CLASS: PromotionClass = 0;
 
 /// See the module documentation.
 pub(super) struct Promotion {
@@ -64,7 +64,7 @@ impl Promotion {
     }
 
     /// The class of a ghost. `age_share` is its age as a share of the limit of its queue.
-    pub(super) fn class_of(origin: Origin, age_share: f32) -> Class {
+    pub(super) fn class_of(origin: Origin, age_share: f32) -> PromotionClass {
         match origin {
             Origin::Small => 1 + ((age_share * f32::from(AGE_CLASSES)) as u8).min(AGE_CLASSES - 1),
             Origin::Main => 1 + AGE_CLASSES,
@@ -72,7 +72,7 @@ impl Promotion {
     }
 
     /// Decides whether a line of a class should enter a main queue of `main_len` lines.
-    pub(super) fn admit(&mut self, class: Class, main_len: usize) -> bool {
+    pub(super) fn admit(&mut self, class: PromotionClass, main_len: usize) -> bool {
         let odds = self.classes[class as usize - 1];
         // hits / lines > returns / evictions * max(1, lap / watched part of the lap), in integers
         // below 2^60.
@@ -90,7 +90,7 @@ impl Promotion {
 
     /// Records that the hand passed a line of `class`: one that was hit since it passed last, or
     /// one that is evicted now.
-    pub(super) fn on_pass(&mut self, class: Class, was_hit: bool) {
+    pub(super) fn on_pass(&mut self, class: PromotionClass, was_hit: bool) {
         self.evictions.count(!was_hit);
         if !was_hit {
             self.returns.count(false);
@@ -129,11 +129,11 @@ mod tests {
     const MAIN_LEN: usize = 900;
 
     /// Lets the hand pass `count` lines of a class.
-    fn pass(promotion: &mut Promotion, class: Class, count: usize, was_hit: bool) {
+    fn pass(promotion: &mut Promotion, class: PromotionClass, count: usize, was_hit: bool) {
         (0..count).for_each(|_| promotion.on_pass(class, was_hit));
     }
 
-    fn admitted_of_160(promotion: &mut Promotion, class: Class) -> usize {
+    fn admitted_of_160(promotion: &mut Promotion, class: PromotionClass) -> usize {
         (0..160).filter(|_| promotion.admit(class, MAIN_LEN)).count()
     }
 

@@ -1,6 +1,6 @@
 //! The state of a resident line of [`super::Weir`], in one byte.
 
-use super::promotion::Class;
+use super::promotion::PromotionClass;
 
 /// Maximum hits counted for a line. In main, each hit spares the line once when its turn to be
 /// evicted comes.
@@ -9,7 +9,7 @@ pub(super) const HITS_MAX: u8 = 3;
 /// The list that a resident line is in. The small queue has two: the window, which is its newer
 /// part, and the older part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Queue {
+pub(super) enum LineQueue {
     Window,
     Small,
     Main,
@@ -18,26 +18,26 @@ pub(super) enum Queue {
 
 /// The state of a resident line, in one byte.
 #[derive(Clone, Copy)]
-pub(super) struct State(pub(super) u8);
+pub(super) struct LineState(pub(super) u8);
 
-/// [`State::after_hit`] of each state: a hit takes one load instead of branches that are often
+/// [`LineState::after_hit`] of each state: a hit takes one load instead of branches that are often
 /// mispredicted.
-pub(super) static AFTER_HIT: [State; 256] = {
-    let mut table = [State(0); 256];
+pub(super) static AFTER_HIT: [LineState; 256] = {
+    let mut table = [LineState(0); 256];
     let mut bits = 0;
     while bits < table.len() {
-        table[bits] = State(bits as u8).after_hit();
+        table[bits] = LineState(bits as u8).after_hit();
         bits += 1;
     }
     table
 };
 
-/// [`State::after_write`] of each state.
-pub(super) static AFTER_WRITE: [State; 256] = {
-    let mut table = [State(0); 256];
+/// [`LineState::after_write`] of each state.
+pub(super) static AFTER_WRITE: [LineState; 256] = {
+    let mut table = [LineState(0); 256];
     let mut bits = 0;
     while bits < table.len() {
-        table[bits] = State(bits as u8).after_write();
+        table[bits] = LineState(bits as u8).after_write();
         bits += 1;
     }
     table
@@ -47,7 +47,7 @@ pub(super) static AFTER_WRITE: [State; 256] = {
 /// line of a stream and one for its predicted hit, and a bit for a line that a write brought and
 /// one for the first read of it; in main, four bits of the class; for a waiting line, the parity of
 /// its forecast.
-impl State {
+impl LineState {
     const STREAM_BIT: u8 = 1 << 4;
     /// Set for a line of a stream until its predicted hit.
     const PREDICTED_BIT: u8 = 1 << 5;
@@ -57,7 +57,7 @@ impl State {
     const READ_BIT: u8 = 1 << 7;
 
     /// The state of a line that enters the small queue.
-    pub(super) const fn new(queue: Queue, is_stream: bool) -> Self {
+    pub(super) const fn new(queue: LineQueue, is_stream: bool) -> Self {
         Self(queue as u8 | if is_stream { Self::STREAM_BIT | Self::PREDICTED_BIT } else { 0 })
     }
 
@@ -68,17 +68,17 @@ impl State {
 
     /// The state of a line that moves from the window to the older part.
     pub(super) const fn in_small(self) -> Self {
-        Self(Queue::Small as u8 | self.0 & Self::WRITTEN_BIT)
+        Self(LineQueue::Small as u8 | self.0 & Self::WRITTEN_BIT)
     }
 
     /// The state of a line that was read once, as predicted.
     pub(super) const fn used_stream() -> Self {
-        Self(Queue::Small as u8 | Self::STREAM_BIT)
+        Self(LineQueue::Small as u8 | Self::STREAM_BIT)
     }
 
     /// The state of a line that waits for its use.
     pub(super) const fn waiting(forecast: u8) -> Self {
-        Self(Queue::Waiting as u8 | forecast << 4)
+        Self(LineQueue::Waiting as u8 | forecast << 4)
     }
 
     /// The parity of the forecast of a waiting line.
@@ -87,16 +87,16 @@ impl State {
     }
 
     /// The state of a line that enters main.
-    pub(super) const fn main(class: Class) -> Self {
-        Self(Queue::Main as u8 | class << 4)
+    pub(super) const fn main(class: PromotionClass) -> Self {
+        Self(LineQueue::Main as u8 | class << 4)
     }
 
-    pub(super) const fn queue(self) -> Queue {
+    pub(super) const fn queue(self) -> LineQueue {
         match self.0 & 3 {
-            0 => Queue::Window,
-            1 => Queue::Small,
-            2 => Queue::Main,
-            _ => Queue::Waiting,
+            0 => LineQueue::Window,
+            1 => LineQueue::Small,
+            2 => LineQueue::Main,
+            _ => LineQueue::Waiting,
         }
     }
 
@@ -105,7 +105,8 @@ impl State {
     }
 
     pub(super) const fn is_stream(self) -> bool {
-        self.0 & Self::STREAM_BIT != 0 && matches!(self.queue(), Queue::Window | Queue::Small)
+        self.0 & Self::STREAM_BIT != 0
+            && matches!(self.queue(), LineQueue::Window | LineQueue::Small)
     }
 
     /// Whether it has no hits and none is predicted.
@@ -115,7 +116,8 @@ impl State {
     }
 
     pub(super) const fn is_written(self) -> bool {
-        self.0 & Self::WRITTEN_BIT != 0 && matches!(self.queue(), Queue::Window | Queue::Small)
+        self.0 & Self::WRITTEN_BIT != 0
+            && matches!(self.queue(), LineQueue::Window | LineQueue::Small)
     }
 
     pub(super) const fn was_read(self) -> bool {
@@ -128,7 +130,7 @@ impl State {
     }
 
     /// The class of a line in main whose outcome has not been counted yet.
-    pub(super) const fn class(self) -> Class {
+    pub(super) const fn class(self) -> PromotionClass {
         self.0 >> 4
     }
 
@@ -136,14 +138,14 @@ impl State {
     pub(super) const fn after_hit(self) -> Self {
         let counts_hit = self.hits() < HITS_MAX;
         match self.queue() {
-            Queue::Main if counts_hit => Self(self.0 + (1 << 2)),
-            Queue::Main => self,
+            LineQueue::Main if counts_hit => Self(self.0 + (1 << 2)),
+            LineQueue::Main => self,
             _ if self.0 & Self::PREDICTED_BIT != 0 => Self(self.0 & !Self::PREDICTED_BIT),
-            Queue::Small => {
+            LineQueue::Small => {
                 let read = if self.is_written() { Self::READ_BIT } else { 0 };
                 Self((self.0 | read) + if counts_hit { 1 << 2 } else { 0 })
             }
-            Queue::Window | Queue::Waiting => self,
+            LineQueue::Window | LineQueue::Waiting => self,
         }
     }
 

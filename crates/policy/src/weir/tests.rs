@@ -1,16 +1,16 @@
 use super::*;
-use crate::testing::{Shard, check_bounded_work, check_contract, key, steps};
+use crate::testing::{TestShard, check_bounded_work, check_contract, key, steps};
 use proptest::prelude::*;
 
 /// A policy with its shard, driven like the engine.
 struct Cache {
     policy: Weir,
-    shard: Shard,
+    shard: TestShard,
 }
 
 impl Cache {
     fn new(capacity: usize) -> Self {
-        Self { policy: Weir::new(capacity), shard: Shard::new(capacity) }
+        Self { policy: Weir::new(capacity), shard: TestShard::new(capacity) }
     }
 
     /// Accesses a line; returns true for a hit.
@@ -54,11 +54,11 @@ impl Cache {
     /// The lines in main, with their hits left.
     fn main_lines(&self) -> Vec<(u64, u8)> {
         let residents = self.shard.residents.iter().zip(&self.policy.states);
-        let in_main = residents.filter(|(_, state)| state.queue() == Queue::Main);
+        let in_main = residents.filter(|(_, state)| state.queue() == LineQueue::Main);
         in_main.filter_map(|(line, state)| Some(((*line)?, state.hits()))).collect()
     }
 
-    fn queue_of(&self, line: u64) -> Option<Queue> {
+    fn queue_of(&self, line: u64) -> Option<LineQueue> {
         let slot = self.shard.slot_of(line)?;
         Some(self.policy.states[slot as usize].queue())
     }
@@ -71,12 +71,12 @@ fn only_a_hit_after_the_window_promotes_a_line() {
         cache.access(line, Hint::Normal);
         cache.access(line, Hint::Normal);
     }
-    assert_eq!(cache.queue_of(92), Some(Queue::Small));
+    assert_eq!(cache.queue_of(92), Some(LineQueue::Small));
     cache.access(92, Hint::Normal);
     for line in 1000..1200 {
         cache.access(line, Hint::Normal);
     }
-    assert_eq!(cache.queue_of(92), Some(Queue::Main));
+    assert_eq!(cache.queue_of(92), Some(LineQueue::Main));
     for line in [91, 93] {
         assert_eq!(cache.queue_of(line), None, "hits in the window do not count");
     }
@@ -97,7 +97,7 @@ fn lines_without_a_hit_enter_main_only_while_it_is_below_its_share() {
         cache.access(line, Hint::Normal);
     }
     assert_eq!(lens(&cache), [5, 5, 90]);
-    let kept = (0..90).filter(|&line| cache.queue_of(line) == Some(Queue::Main)).count();
+    let kept = (0..90).filter(|&line| cache.queue_of(line) == Some(LineQueue::Main)).count();
     assert!((85..90).contains(&kept), "main keeps {kept} of 90 lines; few are renewed");
     // A removal brings main below its share again.
     let slot = cache.shard.slot_of(40).unwrap();
@@ -105,7 +105,7 @@ fn lines_without_a_hit_enter_main_only_while_it_is_below_its_share() {
     cache.shard.residents[slot as usize] = None;
     cache.access(300, Hint::Normal);
     assert_eq!(lens(&cache), [5, 5, 90]);
-    assert_eq!(cache.queue_of(290), Some(Queue::Main), "the oldest line of the small queue");
+    assert_eq!(cache.queue_of(290), Some(LineQueue::Main), "the oldest line of the small queue");
     cache.policy.self_check();
 }
 
@@ -177,7 +177,7 @@ fn writes_count_only_where_written_lines_are_read() {
             cache.access(77_777, Hint::Write);
             cache.access(line, Hint::Normal);
         }
-        let is_in_main = cache.queue_of(77_777) == Some(Queue::Main);
+        let is_in_main = cache.queue_of(77_777) == Some(LineQueue::Main);
         assert_eq!(is_in_main, is_read, "a line that is written again and again");
     }
 }
@@ -251,7 +251,7 @@ fn lines_of_a_stream_enter_main_only_when_hit() {
     for line in 1000..1050 {
         cache.access(line, Hint::Normal);
     }
-    assert!((0..100).all(|line| cache.queue_of(line) != Some(Queue::Main)));
+    assert!((0..100).all(|line| cache.queue_of(line) != Some(LineQueue::Main)));
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn a_line_that_returns_with_a_ghost_enters_main() {
     }
     assert_eq!(cache.queue_of(120), None);
     cache.access(120, Hint::Normal);
-    assert_eq!(cache.queue_of(120), Some(Queue::Main));
+    assert_eq!(cache.queue_of(120), Some(LineQueue::Main));
 }
 
 #[test]
@@ -297,13 +297,13 @@ fn lines_of_an_age_that_does_not_pay_are_kept_out_of_main() {
         cache.access(10_000 + step, Hint::Normal);
         if step >= 190 {
             cache.access(9_810 + step, Hint::Normal);
-            let is_in_main = cache.queue_of(9_810 + step) == Some(Queue::Main);
+            let is_in_main = cache.queue_of(9_810 + step) == Some(LineQueue::Main);
             entered += u32::from(is_in_main && step >= 8_000);
         }
     }
     // One in 16 enters on trial.
     assert!((300..=1_000).contains(&entered), "{entered} of 8,000");
-    assert!((0..100).all(|line| cache.queue_of(line) == Some(Queue::Main)));
+    assert!((0..100).all(|line| cache.queue_of(line) == Some(LineQueue::Main)));
     cache.policy.self_check();
 }
 
@@ -358,7 +358,7 @@ fn a_long_stream_evicts_few_lines() {
     assert!(before - after <= 100, "{before} working lines became {after}");
     for line in 7_000..8_000 {
         let queue = cache.queue_of(1_000_000 + line);
-        assert!(queue.is_none_or(|queue| queue == Queue::Small), "{line} is in {queue:?}");
+        assert!(queue.is_none_or(|queue| queue == LineQueue::Small), "{line} is in {queue:?}");
     }
     cache.policy.self_check();
 }
@@ -379,7 +379,7 @@ fn a_stream_changes_neither_ghosts_nor_boundary() {
     cache.policy.on_remove(slot);
     cache.shard.residents[slot as usize] = None;
     cache.access(1_360, Hint::Normal);
-    assert_eq!(cache.queue_of(1_360), Some(Queue::Main), "its ghost was still there");
+    assert_eq!(cache.queue_of(1_360), Some(LineQueue::Main), "its ghost was still there");
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn one_eviction_does_bounded_work_when_every_line_was_hit_or_is_pinned() {
         }
     }
     let main_slots: Vec<Slot> = (0..2_000)
-        .filter(|&slot| cache.policy.states[slot as usize].queue() == Queue::Main)
+        .filter(|&slot| cache.policy.states[slot as usize].queue() == LineQueue::Main)
         .collect();
     assert!(main_slots.len() > 2 * STEPS_MAX, "only {} lines are in main", main_slots.len());
     for &slot in &main_slots {
@@ -466,7 +466,7 @@ fn a_smaller_cache_forgets_its_ghosts_earlier() {
             cache.access(line, Hint::Normal);
         }
         cache.access(0, Hint::Normal);
-        let is_in_main = cache.queue_of(0) == Some(Queue::Main);
+        let is_in_main = cache.queue_of(0) == Some(LineQueue::Main);
         assert_eq!(is_in_main, is_remembered, "with a capacity of {capacity}");
     }
 }
@@ -500,7 +500,7 @@ fn lines_that_were_hot_before_a_restart_enter_main() {
     for line in 0..60 {
         cache.access(line, Hint::Hot);
     }
-    let in_main = |cache: &Cache| (0..60).all(|line| cache.queue_of(line) == Some(Queue::Main));
+    let in_main = |cache: &Cache| (0..60).all(|line| cache.queue_of(line) == Some(LineQueue::Main));
     assert!(in_main(&cache));
     // Some of these lines are promoted by ghosts of others with the same fingerprint. They displace
     // lines of main, but none that were hit.
@@ -618,12 +618,12 @@ fn a_line_of_a_forecast_waits_for_its_use_and_then_leaves_like_one_of_a_stream()
         // Others pass through the rest of the small queue.
         (2_000..4_000).for_each(|line| assert!(!cache.access(line, Hint::Normal)));
         if is_forecast {
-            assert!((5_000..5_010).all(|line| cache.queue_of(line) == Some(Queue::Waiting)));
+            assert!((5_000..5_010).all(|line| cache.queue_of(line) == Some(LineQueue::Waiting)));
             assert!((5_000..5_010).all(|line| cache.use_first(line)));
         } else {
             (5_000..5_010).for_each(|line| assert!(!cache.access(line, Hint::Normal)));
         }
-        assert!((5_000..5_010).all(|line| cache.queue_of(line) != Some(Queue::Waiting)));
+        assert!((5_000..5_010).all(|line| cache.queue_of(line) != Some(LineQueue::Waiting)));
         (6_000..6_100).for_each(|line| assert!(!cache.access(line, Hint::Normal)));
         // They were used once, and are evicted like others that were.
         assert!((5_000..5_010).filter(|line| cache.queue_of(*line).is_some()).count() <= 1);
@@ -650,7 +650,7 @@ fn lines_of_a_forecast_that_has_ended_are_evicted_next() {
     assert_eq!(others.len(), 10);
     (6_000..6_006).for_each(|line| assert!(!cache.access(line, Hint::Normal)));
     assert!((5_000..5_006).all(|line| cache.queue_of(line).is_none()));
-    assert!((5_006..5_010).all(|line| cache.queue_of(line) == Some(Queue::Waiting)));
+    assert!((5_006..5_010).all(|line| cache.queue_of(line) == Some(LineQueue::Waiting)));
     assert!(others.iter().all(|&line| cache.queue_of(line).is_some()));
 }
 
@@ -668,7 +668,7 @@ fn hot_lines_that_a_forecast_names_again_stay_in_main() {
     };
     assert!((0..20).all(|line| again(&mut cache, line) == (line >= 10)));
     assert!((0..20).all(|line| !again(&mut cache, line)), "each joins once");
-    let queue = |line| if line < 10 { Queue::Main } else { Queue::Waiting };
+    let queue = |line| if line < 10 { LineQueue::Main } else { LineQueue::Waiting };
     assert!((0..20).all(|line| cache.queue_of(line) == Some(queue(line))));
     cache.policy.self_check();
     // Those of the forecast before join the next one.

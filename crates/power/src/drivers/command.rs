@@ -3,7 +3,7 @@
 //! The command runs in its own process group, which is killed on a timeout or on too much output.
 //! Standard error is discarded.
 
-use super::Source;
+use super::ReadingSource;
 use crate::{Observation, ReadError, ReadErrorKind, Reading};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Maximum output of a command in bytes.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
 
-/// A [`Source`] that runs a command.
+/// A [`ReadingSource`] that runs a command.
 pub struct CommandSource {
     program: String,
     arguments: Vec<String>,
@@ -23,12 +23,12 @@ pub struct CommandSource {
 }
 
 /// A child process and its process group. Ending or dropping it kills the group.
-struct Group {
+struct ProcessGroup {
     child: Child,
     status: Option<ExitStatus>,
 }
 
-impl Group {
+impl ProcessGroup {
     /// Kills the rest of the group, and returns the child's exit status.
     fn end(&mut self) -> io::Result<ExitStatus> {
         if let Some(status) = self.status {
@@ -44,7 +44,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         let _ = self.end();
     }
@@ -65,7 +65,7 @@ impl CommandSource {
             .stderr(Stdio::null())
             .process_group(0)
             .spawn()?;
-        let mut group = Group { child, status: None };
+        let mut group = ProcessGroup { child, status: None };
         let pid = Pid::from_raw(group.child.id().cast_signed()).ok_or(ErrorKind::NotFound)?;
         let ended = pidfd_open(pid, PidfdFlags::empty())?;
         let stdout = group.child.stdout.take().ok_or(ErrorKind::BrokenPipe)?;
@@ -108,7 +108,7 @@ fn wait_readable(what: &impl std::os::fd::AsFd, until: Instant) -> io::Result<()
     }
 }
 
-impl Source for CommandSource {
+impl ReadingSource for CommandSource {
     fn read(&mut self) -> Observation {
         let fail = |kind, what: String| {
             let program = &self.program;

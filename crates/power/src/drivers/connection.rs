@@ -1,7 +1,7 @@
 //! One connection to a NUT server, with a timeout for each exchange.
 
 use super::Authority;
-use crate::nut::{Command, Event, Reply, ReplyParser};
+use crate::nut::{NutCommand, NutEvent, NutParser, NutReply};
 use crate::{ReadError, ReadErrorKind};
 use forebay_types::{Action, Fault, Remedy};
 use rustls::pki_types::ServerName;
@@ -44,12 +44,12 @@ impl Write for Timed {
     }
 }
 
-enum Stream {
+enum NutStream {
     Plain(Timed),
     Tls(Box<StreamOwned<ClientConnection, Timed>>),
 }
 
-impl Stream {
+impl NutStream {
     fn socket(&mut self) -> &mut Timed {
         match self {
             Self::Plain(socket) => socket,
@@ -58,15 +58,15 @@ impl Stream {
     }
 }
 
-pub(super) struct Connection {
-    stream: Stream,
-    parser: ReplyParser,
+pub(super) struct NutConn {
+    stream: NutStream,
+    parser: NutParser,
     /// The server's address, for messages.
     server: String,
     timeout: Duration,
 }
 
-impl Connection {
+impl NutConn {
     /// Connects within `timeout`, which also applies to each exchange.
     pub(super) fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self, ReadError> {
         let server = format!("{host}:{port}");
@@ -83,8 +83,8 @@ impl Connection {
         let addresses: Vec<_> = (host, port).to_socket_addrs().map_err(fail)?.collect();
         let socket = connect_any(&addresses, until, TcpStream::connect_timeout).map_err(fail)?;
         socket.set_nodelay(true).map_err(fail)?;
-        let stream = Stream::Plain(Timed { socket, until });
-        Ok(Self { stream, parser: ReplyParser::new(), server, timeout })
+        let stream = NutStream::Plain(Timed { socket, until });
+        Ok(Self { stream, parser: NutParser::new(), server, timeout })
     }
 
     /// Starts TLS, and verifies the server's certificate.
@@ -101,12 +101,12 @@ impl Connection {
         let untrusted = |reason: &dyn fmt::Display| {
             fail(reason, "check its certificate and the CA file".into())
         };
-        match self.ask(&Command::StartTls)? {
-            Reply::Ok(_) => {}
-            Reply::Err(code) => return Err(fail(&code, code.remedy())),
+        match self.ask(&NutCommand::StartTls)? {
+            NutReply::Ok(_) => {}
+            NutReply::Err(code) => return Err(fail(&code, code.remedy())),
             _ => return Err(self.malformed("unexpected reply")),
         }
-        let Stream::Plain(socket) = self.stream else {
+        let NutStream::Plain(socket) = self.stream else {
             return Err(fail(&"TLS is already active", Action::Report.into()));
         };
         let name = ServerName::try_from(host.to_owned()).map_err(|error| untrusted(&error))?;
@@ -117,20 +117,20 @@ impl Connection {
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock).map_err(|error| untrusted(&error))?;
         }
-        let stream = Stream::Tls(Box::new(stream));
-        Ok(Self { stream, parser: ReplyParser::new(), server, timeout })
+        let stream = NutStream::Tls(Box::new(stream));
+        Ok(Self { stream, parser: NutParser::new(), server, timeout })
     }
 
     /// Sends a command and receives its reply. After an error, drop the connection.
-    pub(super) fn ask(&mut self, command: &Command) -> Result<Reply, ReadError> {
+    pub(super) fn ask(&mut self, command: &NutCommand) -> Result<NutReply, ReadError> {
         let mut line = Vec::new();
         command.encode(&mut line).map_err(|error| {
             ReadError::new(ReadErrorKind::Argument, error.to_string(), error.remedy())
         })?;
         self.stream.socket().until = Instant::now() + self.timeout;
         let sent = match &mut self.stream {
-            Stream::Plain(stream) => stream.write_all(&line),
-            Stream::Tls(stream) => stream.write_all(&line).and_then(|()| stream.flush()),
+            NutStream::Plain(stream) => stream.write_all(&line),
+            NutStream::Tls(stream) => stream.write_all(&line).and_then(|()| stream.flush()),
         };
         sent.map_err(|error| self.broke(&error))?;
         let reply = self.receive()?;
@@ -139,17 +139,17 @@ impl Connection {
         if self.parser.is_idle() { Ok(reply) } else { Err(self.malformed("extra reply")) }
     }
 
-    fn receive(&mut self) -> Result<Reply, ReadError> {
+    fn receive(&mut self) -> Result<NutReply, ReadError> {
         let mut bytes = [0; 4096];
         loop {
             match self.parser.next() {
-                Event::Reply(reply) => return Ok(reply),
-                Event::Broken(error) => return Err(self.malformed(&error.to_string())),
-                Event::NeedMore => {}
+                NutEvent::Reply(reply) => return Ok(reply),
+                NutEvent::Broken(error) => return Err(self.malformed(&error.to_string())),
+                NutEvent::NeedMore => {}
             }
             let received = match &mut self.stream {
-                Stream::Plain(stream) => stream.read(&mut bytes),
-                Stream::Tls(stream) => stream.read(&mut bytes),
+                NutStream::Plain(stream) => stream.read(&mut bytes),
+                NutStream::Tls(stream) => stream.read(&mut bytes),
             };
             match received {
                 Ok(0) => return Err(self.broke(&ErrorKind::UnexpectedEof.into())),

@@ -4,7 +4,7 @@
 //! program must rewrite the file even if nothing changes, before the last reading expires. It
 //! should write a temporary file and rename it.
 
-use super::Source;
+use super::ReadingSource;
 use crate::{Observation, ReadError, ReadErrorKind, Reading};
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ pub const FILE_BYTES_MAX: u64 = 64 << 10;
 /// Tolerance for modification times in the future: clocks of file servers differ a little.
 const FUTURE_MAX: Duration = Duration::from_secs(2);
 
-/// A [`Source`] that reads a file.
+/// A [`ReadingSource`] that reads a file.
 pub struct FileSource {
     path: PathBuf,
 }
@@ -53,7 +53,7 @@ impl FileSource {
     }
 }
 
-impl Source for FileSource {
+impl ReadingSource for FileSource {
     fn read(&mut self) -> Observation {
         self.try_read().map_err(|error| {
             let path = self.path.display();

@@ -20,7 +20,7 @@ pub use clock::now_ms;
 pub use command::{CommandSource, OUTPUT_BYTES_MAX};
 pub use file::{FILE_BYTES_MAX, FileSource};
 pub use nut::{Credentials, NutSource};
-pub use poller::{Poller, Source};
+pub use poller::{Poller, ReadingSource};
 pub use tls::{Authority, AuthorityError};
 
 use crate::Observation;
@@ -28,7 +28,7 @@ use crate::Observation;
 forebay_types::faults! { AddressError, AuthorityError }
 
 /// The receiver of observations.
-pub type Sink = Box<dyn FnMut(Observation) + Send>;
+pub type ObservationSink = Box<dyn FnMut(Observation) + Send>;
 
 #[cfg(test)]
 mod tests;

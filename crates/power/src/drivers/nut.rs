@@ -8,9 +8,9 @@
 //! connection. It reconnects at the next poll, then after 1, 2, 4, and at most 8 seconds. Meanwhile
 //! it delivers the last error. An `ERR` reply to a poll does not end the connection.
 
-use super::connection::Connection;
-use super::{Authority, NutAddress, Source};
-use crate::nut::{Command, ErrorCode, ProtocolError, Reply};
+use super::connection::NutConn;
+use super::{Authority, NutAddress, ReadingSource};
+use crate::nut::{ErrorCode, NutCommand, NutReply, ProtocolError};
 use crate::{Observation, ReadError, ReadErrorKind, Reading};
 use forebay_types::Fault;
 use std::fmt;
@@ -36,13 +36,13 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A [`Source`] that reads a UPS from a NUT server.
+/// A [`ReadingSource`] that reads a UPS from a NUT server.
 pub struct NutSource {
     address: NutAddress,
     timeout: Duration,
     credentials: Option<Credentials>,
     authority: Option<Authority>,
-    connection: Option<Connection>,
+    connection: Option<NutConn>,
     /// The end of the backoff, and the last error.
     backoff: Option<(Instant, ReadError)>,
     failures: u32,
@@ -91,10 +91,10 @@ impl NutSource {
             None => self.connect()?,
         };
         let name = &self.address.name;
-        let reply = connection.ask(&Command::ListVar(name))?;
+        let reply = connection.ask(&NutCommand::ListVar(name))?;
         let observation = match &reply {
             // The connection works; only the UPS does not.
-            Reply::Err(code) => Err(self.refused(code)),
+            NutReply::Err(code) => Err(self.refused(code)),
             reply => {
                 let variables = reply.variables(name).map_err(|error| self.malformed(error))?;
                 Ok(Reading::from_variables(variables))
@@ -104,9 +104,9 @@ impl NutSource {
         observation
     }
 
-    fn connect(&self) -> Result<Connection, ReadError> {
+    fn connect(&self) -> Result<NutConn, ReadError> {
         let NutAddress { name, host, port } = &self.address;
-        let mut connection = Connection::connect(host, *port, self.timeout)?;
+        let mut connection = NutConn::connect(host, *port, self.timeout)?;
         if let Some(authority) = &self.authority {
             connection = connection.start_tls(host, authority)?;
         }
@@ -117,11 +117,12 @@ impl NutSource {
         if self.released {
             return Ok(connection);
         }
-        for command in [Command::Username(user), Command::Password(password), Command::Login(name)]
+        for command in
+            [NutCommand::Username(user), NutCommand::Password(password), NutCommand::Login(name)]
         {
             match connection.ask(&command)? {
-                Reply::Ok(_) => {}
-                Reply::Err(code) => return Err(self.refused(&code)),
+                NutReply::Ok(_) => {}
+                NutReply::Err(code) => return Err(self.refused(&code)),
                 _ => return Err(self.malformed(ProtocolError::Unexpected)),
             }
         }
@@ -160,7 +161,7 @@ impl NutSource {
     }
 }
 
-impl Source for NutSource {
+impl ReadingSource for NutSource {
     fn read(&mut self) -> Observation {
         if let Some((until, error)) = &self.backoff
             && Instant::now() < *until
@@ -184,7 +185,7 @@ impl Source for NutSource {
         self.released = true;
         // The server closes the connection; the next poll reconnects without a login.
         if let Some(mut connection) = self.connection.take()
-            && let Err(error) = connection.ask(&Command::Logout)
+            && let Err(error) = connection.ask(&NutCommand::Logout)
         {
             let error = error.explained();
             tracing::warn!(ups = %self.address, error, "NUT logout failed");

@@ -1,6 +1,6 @@
 //! The thread that polls a UPS.
 
-use super::Sink;
+use super::ObservationSink;
 use crate::Observation;
 use forebay_threads::Thread;
 use std::io;
@@ -13,7 +13,7 @@ const INTERVAL_MIN: Duration = Duration::from_millis(20);
 const END_WAIT: Duration = Duration::from_secs(2);
 
 /// A source of readings of one UPS.
-pub trait Source: Send + 'static {
+pub trait ReadingSource: Send + 'static {
     /// Reads the UPS once. May block; the source limits the time, except in uninterruptible calls.
     fn read(&mut self) -> Observation;
 
@@ -21,7 +21,7 @@ pub trait Source: Send + 'static {
     fn release(&mut self) {}
 }
 
-enum Order {
+enum PollOrder {
     Release(Sender<()>),
     Stop,
 }
@@ -32,7 +32,7 @@ enum Order {
 /// Dropping also closes a connection on which the server waits for this machine, so keep the poller
 /// until the data is safe.
 pub struct Poller {
-    orders: Sender<Order>,
+    orders: Sender<PollOrder>,
     /// Disconnected once the thread has ended.
     running: Receiver<()>,
 }
@@ -40,7 +40,11 @@ pub struct Poller {
 impl Poller {
     /// Starts a thread that reads `source` at once and then every `interval`, and passes each
     /// observation to `sink`. A slow read delays the next one.
-    pub fn start(mut source: impl Source, interval: Duration, mut sink: Sink) -> io::Result<Self> {
+    pub fn start(
+        mut source: impl ReadingSource,
+        interval: Duration,
+        mut sink: ObservationSink,
+    ) -> io::Result<Self> {
         let (orders, inbox) = mpsc::channel();
         let (runs, running) = mpsc::channel();
         let interval = interval.max(INTERVAL_MIN);
@@ -52,12 +56,12 @@ impl Poller {
                 loop {
                     let left = next.saturating_duration_since(Instant::now());
                     match inbox.recv_timeout(left) {
-                        Ok(Order::Release(done)) => {
+                        Ok(PollOrder::Release(done)) => {
                             source.release();
                             // The caller may have timed out.
                             let _ = done.send(());
                         }
-                        Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                        Ok(PollOrder::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                         Err(RecvTimeoutError::Timeout) => break,
                     }
                 }
@@ -72,14 +76,14 @@ impl Poller {
     #[must_use]
     pub fn release(&self, timeout: Duration) -> bool {
         let (done, answer) = mpsc::channel();
-        self.orders.send(Order::Release(done)).is_ok() && answer.recv_timeout(timeout).is_ok()
+        self.orders.send(PollOrder::Release(done)).is_ok() && answer.recv_timeout(timeout).is_ok()
     }
 }
 
 impl Drop for Poller {
     fn drop(&mut self) {
         // Fails only if the thread has already ended.
-        let _ = self.orders.send(Order::Stop);
+        let _ = self.orders.send(PollOrder::Stop);
         if self.running.recv_timeout(END_WAIT) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!("a read of a UPS hangs, ending without it");
         }
@@ -95,7 +99,7 @@ mod tests {
         released: Receiver<()>,
     }
 
-    impl Source for Hanging {
+    impl ReadingSource for Hanging {
         fn read(&mut self) -> Observation {
             self.begun.send(()).unwrap();
             // Like a name server or file system that does not answer.
@@ -107,7 +111,7 @@ mod tests {
     #[test]
     fn a_read_that_hangs_does_not_prevent_the_end() {
         let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel());
-        let sink: Sink = Box::new(|_| {});
+        let sink: ObservationSink = Box::new(|_| {});
         let poller = Poller::start(Hanging { begun, released }, Duration::ZERO, sink).unwrap();
         begins.recv().unwrap();
         drop(poller);

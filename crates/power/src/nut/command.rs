@@ -7,7 +7,7 @@ pub const WORD_BYTES_MAX: usize = 512;
 
 /// A command. Administrative commands are not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command<'a> {
+pub enum NutCommand<'a> {
     /// Start TLS.
     StartTls,
     /// Set the user name. The server checks it only when a later command requires it.
@@ -61,7 +61,7 @@ impl Fault for EncodeError {
     }
 }
 
-impl Command<'_> {
+impl NutCommand<'_> {
     /// Appends the command's line with its LF to `output`.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ pub enum ProtocolError {
 
 /// Splits received bytes into lines.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct LineSplitter {
     buffer: Vec<u8>,
     /// Bytes at the front of `buffer` that were returned as lines.
     taken: usize,
@@ -45,7 +45,7 @@ pub(super) struct Lines {
     searched: usize,
 }
 
-impl Lines {
+impl LineSplitter {
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.taken);
         self.searched -= self.taken;

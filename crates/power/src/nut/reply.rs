@@ -1,6 +1,6 @@
 //! Replies of a NUT server.
 
-use super::line::{Lines, ProtocolError, split_words};
+use super::line::{LineSplitter, ProtocolError, split_words};
 use forebay_types::{Action, Remedy};
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct ErrorCode(String);
 
 /// A complete reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum NutReply {
     /// `OK`, with the words after it.
     Ok(Vec<String>),
     /// `ERR`, with its code.
@@ -31,31 +31,31 @@ pub enum Reply {
 
 /// The result of parsing the input so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum NutEvent {
     /// No complete reply yet.
     NeedMore,
     /// A reply.
-    Reply(Reply),
+    Reply(NutReply),
     /// The server violated the protocol. Every further call returns this again.
     Broken(ProtocolError),
 }
 
 /// Parses a server's stream into replies.
 #[derive(Debug, Default)]
-pub struct ReplyParser {
-    lines: Lines,
+pub struct NutParser {
+    lines: LineSplitter,
     list: Option<(Vec<String>, Vec<Vec<String>>)>,
     broken: Option<ProtocolError>,
 }
 
-impl ReplyParser {
+impl NutParser {
     /// A parser for a new connection.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds received bytes. Call [`next`](Self::next) until it returns [`Event::NeedMore`] before
-    /// adding more, so that the buffer stays bounded.
+    /// Adds received bytes. Call [`next`](Self::next) until it returns [`NutEvent::NeedMore`]
+    /// before adding more, so that the buffer stays bounded.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.broken.is_none() {
             self.lines.push(bytes);
@@ -64,18 +64,18 @@ impl ReplyParser {
 
     /// The next reply in the input.
     #[expect(clippy::should_implement_trait, reason = "it never ends, so it is not an iterator")]
-    pub fn next(&mut self) -> Event {
+    pub fn next(&mut self) -> NutEvent {
         if let Some(error) = self.broken {
-            return Event::Broken(error);
+            return NutEvent::Broken(error);
         }
         match self.advance() {
-            Ok(Some(reply)) => Event::Reply(reply),
-            Ok(None) => Event::NeedMore,
+            Ok(Some(reply)) => NutEvent::Reply(reply),
+            Ok(None) => NutEvent::NeedMore,
             Err(error) => {
                 self.lines.clear();
                 self.list = None;
                 self.broken = Some(error);
-                Event::Broken(error)
+                NutEvent::Broken(error)
             }
         }
     }
@@ -86,7 +86,7 @@ impl ReplyParser {
         self.lines.is_empty() && self.list.is_none() && self.broken.is_none()
     }
 
-    fn advance(&mut self) -> Result<Option<Reply>, ProtocolError> {
+    fn advance(&mut self) -> Result<Option<NutReply>, ProtocolError> {
         while let Some(line) = self.lines.next()? {
             let mut words = split_words(line)?;
             let first = words.first().map(String::as_str).ok_or(ProtocolError::Empty)?;
@@ -95,7 +95,7 @@ impl ReplyParser {
                 // An error inside a list replaces the list.
                 ("ERR", _) => {
                     self.list = None;
-                    return Ok(Some(Reply::Err(ErrorCode(words.split_off(1).join(" ")))));
+                    return Ok(Some(NutReply::Err(ErrorCode(words.split_off(1).join(" ")))));
                 }
                 ("BEGIN", Some("LIST")) if self.list.is_none() => {
                     self.list = Some((words.split_off(2), Vec::new()));
@@ -105,13 +105,13 @@ impl ReplyParser {
                     if what != words[2..] {
                         return Err(ProtocolError::ListOrder);
                     }
-                    return Ok(Some(Reply::List { what, rows }));
+                    return Ok(Some(NutReply::List { what, rows }));
                 }
                 ("BEGIN" | "END", _) => return Err(ProtocolError::ListOrder),
                 _ => match &mut self.list {
                     Some((what, rows)) => take_row(what, rows, words)?,
-                    None if first == "OK" => return Ok(Some(Reply::Ok(words.split_off(1)))),
-                    None => return Ok(Some(Reply::Data(words))),
+                    None if first == "OK" => return Ok(Some(NutReply::Ok(words.split_off(1)))),
+                    None => return Ok(Some(NutReply::Data(words))),
                 },
             }
         }
@@ -134,7 +134,7 @@ fn take_row(
     Ok(())
 }
 
-impl Reply {
+impl NutReply {
     /// The variables of `ups`, if this is the reply to `LIST VAR`.
     ///
     /// # Errors

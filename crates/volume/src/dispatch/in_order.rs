@@ -1,15 +1,15 @@
 //! Ordered volumes: parts that wait for epochs, and the runs that destage epochs.
 
-use super::{Dispatcher, FlushStage, PartName, Payload, Step};
+use super::{Dispatcher, FlushStage, PartName, PartStep, Payload};
 use crate::host::Host;
-use crate::order::{Order, Then};
+use crate::order::{AfterEpochs, Order};
 use crate::{JobId, Request, RequestKind, Wait};
 use forebay_engine::{Answer, Outcome, PartId};
 use forebay_types::{ByteRange, IoError, VolumeId};
 
 /// The next step of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum RunNext {
     Epoch(u64),
     /// Flush the disk again, because the epoch to destage began after the last flush.
     Flush,
@@ -25,14 +25,14 @@ impl<H: Host> Dispatcher<H> {
         volume: VolumeId,
         part: PartId,
         dirty: bool,
-    ) -> Step {
+    ) -> PartStep {
         let order = host.order(volume).expect("only an ordered volume holds parts");
         // Dirty data in the part's range is destaged first, with the rest of the open epoch.
         let epoch = if dirty { order.cut() } else { order.epoch() };
-        if self.wait_in_order((volume, &order), epoch, part, Then::Retry, true) {
+        if self.wait_in_order((volume, &order), epoch, part, AfterEpochs::Retry, true) {
             self.answers.push(Answer { part, outcome: Outcome::InOrder });
         }
-        Step::Waiting(Wait::Order)
+        PartStep::Waiting(Wait::Order)
     }
 
     /// Returns whether all epochs before `epoch` are on stable storage. If not, requests a run, and
@@ -42,7 +42,7 @@ impl<H: Host> Dispatcher<H> {
         (volume, order): (VolumeId, &Order),
         epoch: u64,
         part: PartId,
-        then: Then,
+        then: AfterEpochs,
         is_urgent: bool,
     ) -> bool {
         let is_drained = order.wait(epoch, part, then, is_urgent);
@@ -96,7 +96,7 @@ impl<H: Host> Dispatcher<H> {
     pub(super) fn answer_in_order(&mut self, host: &mut H, name: PartName, order: &Order) {
         let Request { volume, kind, .. } = self.jobs.get_mut(name.job).request;
         let is_urgent = kind != RequestKind::Checkpoint { urgent: false };
-        let (part, then) = (name.pack(), Then::Answer);
+        let (part, then) = (name.pack(), AfterEpochs::Answer);
         if self.wait_in_order((volume, order), order.cut(), part, then, is_urgent) {
             self.finish_part(host, name, Ok(()));
         }
@@ -143,13 +143,13 @@ impl<H: Host> Dispatcher<H> {
         let job = self.jobs.get_mut(id);
         let (volume, error) = (job.request.volume, job.error);
         let order = host.order(volume).expect("a volume with requests is not removed");
-        let next = error.map_or_else(|| self.next_epoch(host, id, &order), |_| Next::Nothing);
+        let next = error.map_or_else(|| self.next_epoch(host, id, &order), |_| RunNext::Nothing);
         match next {
-            Next::Epoch(epoch) => self.destage_epoch(host, id, epoch),
-            Next::Flush => self.flush_before_epoch(host, id),
-            Next::Nothing => {}
+            RunNext::Epoch(epoch) => self.destage_epoch(host, id, epoch),
+            RunNext::Flush => self.flush_before_epoch(host, id),
+            RunNext::Nothing => {}
         }
-        if next != Next::Nothing {
+        if next != RunNext::Nothing {
             return true;
         }
         if order.end(error, &mut self.answers) {
@@ -164,7 +164,7 @@ impl<H: Host> Dispatcher<H> {
     /// No shard tracks the epochs of erases and write-throughs, but those that precede an epoch
     /// were answered before it began. So they are on stable storage if the epoch began before the
     /// last flush of the disk. `horizon` is the epoch that was open when that flush began.
-    fn next_epoch(&mut self, host: &mut H, id: JobId, order: &Order) -> Next {
+    fn next_epoch(&mut self, host: &mut H, id: JobId, order: &Order) -> RunNext {
         let job = self.jobs.get_mut(id);
         let (volume, is_first, horizon) = (job.request.volume, job.epoch == 0, job.horizon);
         let (current, now_ms) = (order.epoch(), host.now_ms());
@@ -178,13 +178,13 @@ impl<H: Host> Dispatcher<H> {
         }
         order.advance(oldest.map_or(horizon, |oldest| oldest.min(horizon)), &mut self.answers);
         match oldest {
-            Some(oldest) if oldest < current && oldest <= horizon => Next::Epoch(oldest),
-            Some(oldest) if oldest < current => Next::Flush,
+            Some(oldest) if oldest < current && oldest <= horizon => RunNext::Epoch(oldest),
+            Some(oldest) if oldest < current => RunNext::Flush,
             Some(oldest) if is_first && is_due && oldest <= horizon => {
                 order.cut();
-                Next::Epoch(oldest)
+                RunNext::Epoch(oldest)
             }
-            _ => Next::Nothing,
+            _ => RunNext::Nothing,
         }
     }
 

@@ -11,7 +11,7 @@ use forebay_engine::{
 use forebay_types::{ByteRange, IoResult, LINE_BYTES};
 
 /// The result of one attempt at a part.
-pub(super) enum Step {
+pub(super) enum PartStep {
     Done(IoResult),
     Waiting(Wait),
     /// The part waits for all earlier epochs, and for the open one if its range is dirty.
@@ -23,7 +23,7 @@ pub(super) enum Step {
     Logged,
 }
 
-impl Step {
+impl PartStep {
     fn of(outcome: WriteOutcome, waits_for: WaitsFor) -> Self {
         match outcome {
             WriteOutcome::Done => Self::Done(Ok(())),
@@ -51,7 +51,7 @@ impl Step {
 
 /// The data of a part that writes, in one of the two fields.
 #[derive(Clone, Copy)]
-pub(super) struct Bytes<'a> {
+pub(super) struct PartData<'a> {
     pub payload: &'a [u8],
     pub staged: &'a [Slot],
 }
@@ -84,7 +84,7 @@ impl<H: Host> Dispatcher<H> {
             _ => &[],
         };
         let name = PartName { worker: self.worker, part, job: id };
-        let bytes = Bytes { payload, staged: staged_part(&staged, request.range, run.range) };
+        let bytes = PartData { payload, staged: staged_part(&staged, request.range, run.range) };
         let (step, line_hits) = self.try_part(host, name, request, &run, bytes, &mut segments);
         let job = self.jobs.get_mut(id);
         job.memory = memory;
@@ -93,10 +93,10 @@ impl<H: Host> Dispatcher<H> {
         let state = &mut job.parts[usize::from(part)];
         state.segments = segments;
         // Once the change is applied, the shard owns the slots of a staged payload.
-        state.is_waiting = matches!(step, Step::Waiting(_)) && !run.is_applied;
+        state.is_waiting = matches!(step, PartStep::Waiting(_)) && !run.is_applied;
         step.record(&mut state.trail, &self.out, host.now_us());
         self.drain_outbox(host, run.shard);
-        if let Step::Done(result) = step {
+        if let PartStep::Done(result) = step {
             self.finish_part(host, name, result);
         }
     }
@@ -108,9 +108,9 @@ impl<H: Host> Dispatcher<H> {
         name: PartName,
         request: Request,
         run: &PartRun,
-        bytes: Bytes<'_>,
+        bytes: PartData<'_>,
         segments: &mut Vec<Segment>,
-    ) -> (Step, LineHits) {
+    ) -> (PartStep, LineHits) {
         let restores =
             matches!(request.kind, RequestKind::Restore | RequestKind::RestoreZero { .. });
         let (id, volume) = (name.pack(), request.volume);
@@ -118,16 +118,16 @@ impl<H: Host> Dispatcher<H> {
         let attempt = run.attempt;
         let step = match request.kind {
             _ if run.is_applied => host.call(run.shard, &[], &mut self.out, |shard, out| {
-                Step::of(shard.destage_part(&part, attempt, out), out.waits_for)
+                PartStep::of(shard.destage_part(&part, attempt, out), out.waits_for)
             }),
             RequestKind::Read => {
                 return host.call(run.shard, &[], &mut self.out, |shard, out| {
                     let (outcome, line_hits) = shard.read(&part, attempt, segments, out);
                     let step = match outcome {
-                        ReadOutcome::Ready => Step::Done(Ok(())),
-                        ReadOutcome::Waiting => Step::Waiting(out.waits_for.into()),
-                        ReadOutcome::Started => Step::Started,
-                        ReadOutcome::Failed(error) => Step::Done(Err(error)),
+                        ReadOutcome::Ready => PartStep::Done(Ok(())),
+                        ReadOutcome::Waiting => PartStep::Waiting(out.waits_for.into()),
+                        ReadOutcome::Started => PartStep::Started,
+                        ReadOutcome::Failed(error) => PartStep::Done(Err(error)),
                     };
                     (step, line_hits)
                 });
@@ -141,21 +141,21 @@ impl<H: Host> Dispatcher<H> {
                 self.try_write(host, &part, fua, admission, run, bytes)
             }
             RequestKind::Restore => self.try_write(host, &part, false, Admission::Free, run, bytes),
-            _ if !restores && !host.admit_erase(&part) => Step::Waiting(Wait::JournalAdmission),
+            _ if !restores && !host.admit_erase(&part) => PartStep::Waiting(Wait::JournalAdmission),
             kind => {
                 let kind = erase_kind(kind).expect("flush and prefetch have no parts");
                 let outcome = host.call(run.shard, &[], &mut self.out, |shard, out| {
                     shard.erase(&part, kind, attempt, out)
                 });
                 match outcome {
-                    EraseOutcome::Started => Step::Started,
-                    EraseOutcome::Waiting => Step::Waiting(self.out.waits_for.into()),
-                    EraseOutcome::Held { dirty } => Step::Held { dirty },
+                    EraseOutcome::Started => PartStep::Started,
+                    EraseOutcome::Waiting => PartStep::Waiting(self.out.waits_for.into()),
+                    EraseOutcome::Held { dirty } => PartStep::Held { dirty },
                 }
             }
         };
         let step = match step {
-            Step::Held { dirty } => self.hold_until_in_order(host, volume, id, dirty),
+            PartStep::Held { dirty } => self.hold_until_in_order(host, volume, id, dirty),
             step => step,
         };
         (step, std::mem::take(&mut self.out.write_hits))
@@ -168,10 +168,10 @@ impl<H: Host> Dispatcher<H> {
         fua: bool,
         admission: Admission,
         run: &PartRun,
-        bytes: Bytes<'_>,
-    ) -> Step {
+        bytes: PartData<'_>,
+    ) -> PartStep {
         if admission == Admission::Wait {
-            return Step::Waiting(Wait::JournalAdmission);
+            return PartStep::Waiting(Wait::JournalAdmission);
         }
         let order = host.order(part.volume);
         let epoch = order.as_ref().map_or(0, |order| order.epoch());
@@ -194,12 +194,14 @@ impl<H: Host> Dispatcher<H> {
             order.cut();
         }
         match (admission, outcome) {
-            (Admission::Logged { is_awaited: true }, WriteOutcome::Done) => return Step::Logged,
+            (Admission::Logged { is_awaited: true }, WriteOutcome::Done) => {
+                return PartStep::Logged;
+            }
             (Admission::Logged { is_awaited: false }, WriteOutcome::Done) => {}
             (Admission::Logged { .. }, _) => host.withdraw(part.volume),
             _ => {}
         }
-        Step::of(outcome, self.out.waits_for)
+        PartStep::of(outcome, self.out.waits_for)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Prefetch for clients and for streams of reads, and preload for warm-ups, pinned ranges and
 //! forecasts.
 
-use super::parts::Step;
+use super::parts::PartStep;
 use super::{Dispatcher, reply_done};
 use crate::Wait;
 use crate::host::Host;
@@ -102,9 +102,9 @@ impl<H: Host> Dispatcher<H> {
         attempt: Attempt,
         lines: u32,
         kind: PreloadKind,
-    ) -> Step {
+    ) -> PartStep {
         if attempt.count > 0 {
-            return Step::Done(attempt.error.map_or(Ok(()), Err));
+            return PartStep::Done(attempt.error.map_or(Ok(()), Err));
         }
         let shard =
             shard_of(part.volume, host.stripes(part.volume), part.range.offset, host.shards());
@@ -124,8 +124,8 @@ impl<H: Host> Dispatcher<H> {
             shard.preload(part, lines, kind, out)
         });
         match outcome {
-            PreloadOutcome::Done => Step::Done(Ok(())),
-            PreloadOutcome::Started => Step::Waiting(Wait::Disk),
+            PreloadOutcome::Done => PartStep::Done(Ok(())),
+            PreloadOutcome::Started => PartStep::Waiting(Wait::Disk),
         }
     }
 }

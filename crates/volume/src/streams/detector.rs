@@ -28,7 +28,7 @@ const STRIDES_MIN_CAUTIOUS: u32 = 16;
 
 /// A stream that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct FoundStream {
     pub course: Course,
     /// The bytes that were read in this order.
     pub bytes: u64,
@@ -79,7 +79,7 @@ impl Detector {
         range: ByteRange,
         cautious: bool,
         volume_bytes: u64,
-    ) -> Option<Run> {
+    ) -> Option<FoundStream> {
         if self.ascending.is_empty() {
             self.ascending = vec![Adjacent::NONE; ADJACENT];
             self.descending = vec![Adjacent::NONE; ADJACENT];
@@ -95,18 +95,18 @@ impl Detector {
         let next = Adjacent { border: end, bytes, misses: 1, last: self.misses };
         let keys = (start.div_ceil(LINE_BYTES), last);
         if let Some(bytes) = follow(&mut self.ascending, keys, ascends, next, misses) {
-            return Some(Run { course: Course::Forward, bytes });
+            return Some(FoundStream { course: Course::Forward, bytes });
         }
         let descends = |border: u64| border.wrapping_sub(end) < LINE_BYTES;
         let next = Adjacent { border: start, ..next };
         let keys = (end / LINE_BYTES, first);
         if let Some(bytes) = follow(&mut self.descending, keys, descends, next, misses) {
-            return Some(Run { course: Course::backward(volume_bytes), bytes });
+            return Some(FoundStream { course: Course::backward(volume_bytes), bytes });
         }
         self.stride(range, if cautious { STRIDES_MIN_CAUTIOUS } else { STRIDES_MIN })
     }
 
-    fn stride(&mut self, range: ByteRange, strides: u32) -> Option<Run> {
+    fn stride(&mut self, range: ByteRange, strides: u32) -> Option<FoundStream> {
         let ByteRange { offset, len } = range;
         let number = offset / ZONE_BYTES;
         let zone = &mut self.zones[place(number, ZONES)];
@@ -125,7 +125,7 @@ impl Detector {
         zone.strides = 0;
         let first = offset.wrapping_add_signed(-(i64::from(strides) * step));
         let course = Course::Strided { first, step, len };
-        Some(Run { course, bytes: u64::from(strides + 1) * len })
+        Some(FoundStream { course, bytes: u64::from(strides + 1) * len })
     }
 }
 

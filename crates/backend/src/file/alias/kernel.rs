@@ -1,8 +1,11 @@
 //! Queries of the running kernel about devices and locks.
 
-use super::{Attached, FileId, Kernel, Node, Numbers, backing_name, directories_in, name};
-use crate::file::byte_locks::{self, Refused, Use};
-use crate::file::medium::{self, Mount};
+use super::{
+    DeviceNumbers, FileId, LoopBacking, StorageNode, SysfsAccess, backing_name, directories_in,
+    name,
+};
+use crate::file::byte_locks::{self, LockRefused, Use};
+use crate::file::medium::{self, MountSource};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fstat, major, minor};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,12 +14,12 @@ use std::path::Path;
 /// The running system.
 pub(in crate::file) struct System;
 
-impl Kernel for System {
+impl SysfsAccess for System {
     fn sysfs(&self) -> &Path {
         Path::new("/sys")
     }
 
-    fn attached(&self, device: Numbers, directory: &Path) -> Option<Attached> {
+    fn attached(&self, device: DeviceNumbers, directory: &Path) -> Option<LoopBacking> {
         match open_device(device, directory, OFlags::empty()) {
             Ok(file) => status(&file),
             // Without permission to open the device, find its file by name.
@@ -25,16 +28,16 @@ impl Kernel for System {
                 let device = (major(found.st_dev), minor(found.st_dev));
                 let to = match FileType::from_raw_mode(found.st_mode) {
                     FileType::BlockDevice => {
-                        Node::Device((major(found.st_rdev), minor(found.st_rdev)))
+                        StorageNode::Device((major(found.st_rdev), minor(found.st_rdev)))
                     }
-                    _ => Node::File(FileId { device, inode: found.st_ino }),
+                    _ => StorageNode::File(FileId { device, inode: found.st_ino }),
                 };
-                Some(Attached { to, start: 0, end: u64::MAX })
+                Some(LoopBacking { to, start: 0, end: u64::MAX })
             }
         }
     }
 
-    fn is_claimed(&self, device: Numbers, directory: &Path) -> bool {
+    fn is_claimed(&self, device: DeviceNumbers, directory: &Path) -> bool {
         match open_device(device, directory, OFlags::EXCL) {
             Ok(_) => false,
             Err(Errno::BUSY) => true,
@@ -44,7 +47,7 @@ impl Kernel for System {
         }
     }
 
-    fn mount(&self, device: Numbers) -> Mount {
+    fn mount(&self, device: DeviceNumbers) -> MountSource {
         medium::mount(device)
     }
 
@@ -58,8 +61,8 @@ impl Kernel for System {
         };
         match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockShared) {
             Ok(()) => match byte_locks::take(&opened, Use::Below) {
-                Err(Refused::ByQemu | Refused::ByAnother) => Err(()),
-                Ok(()) | Err(Refused::Unsupported(_)) => Ok(Some(opened)),
+                Err(LockRefused::ByQemu | LockRefused::ByAnother) => Err(()),
+                Ok(()) | Err(LockRefused::Unsupported(_)) => Ok(Some(opened)),
             },
             Err(Errno::WOULDBLOCK) => Err(()),
             Err(_) => Ok(None),
@@ -75,7 +78,7 @@ impl FileId {
 }
 
 /// Opens a block device by the kernel's name for it.
-fn open_device(device: Numbers, directory: &Path, more: OFlags) -> Result<OwnedFd, Errno> {
+fn open_device(device: DeviceNumbers, directory: &Path, more: OFlags) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | more;
     let file = rustix::fs::open(name(directory), flags, Mode::empty())?;
     let number = fstat(&file)?.st_rdev;
@@ -84,7 +87,7 @@ fn open_device(device: Numbers, directory: &Path, more: OFlags) -> Result<OwnedF
 }
 
 /// The backing of a loop device (`struct loop_info64` of `linux/loop.h`).
-fn status(file: &OwnedFd) -> Option<Attached> {
+fn status(file: &OwnedFd) -> Option<LoopBacking> {
     const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
     // 232 bytes; the first five fields are device, inode, the number of a backing device, offset
     // and size limit.
@@ -98,15 +101,15 @@ fn status(file: &OwnedFd) -> Option<Attached> {
     let numbers = |number| (major(number), minor(number));
     // For a regular file, the kernel repeats the number of the device that it is on.
     let to = if own == device || own == 0 {
-        Node::File(FileId { device: numbers(device), inode })
+        StorageNode::File(FileId { device: numbers(device), inode })
     } else {
-        Node::Device(numbers(own))
+        StorageNode::Device(numbers(own))
     };
     let end = if limit == 0 { u64::MAX } else { start.saturating_add(limit) };
-    Some(Attached { to, start, end })
+    Some(LoopBacking { to, start, end })
 }
 
-fn is_mounted(device: Numbers) -> bool {
+fn is_mounted(device: DeviceNumbers) -> bool {
     let numbers = format!("{}:{}", device.0, device.1);
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     mounts.lines().any(|line| line.split(' ').nth(2) == Some(&numbers))

@@ -7,10 +7,10 @@ use std::os::unix::fs::symlink;
 
 /// A fake machine.
 pub(in crate::file) struct Machine {
-    pub(in crate::file) mounts: Vec<(Numbers, Mount)>,
+    pub(in crate::file) mounts: Vec<(DeviceNumbers, MountSource)>,
     root: tempfile::TempDir,
-    attached: Vec<(Numbers, Attached)>,
-    claimed: Vec<Numbers>,
+    attached: Vec<(DeviceNumbers, LoopBacking)>,
+    claimed: Vec<DeviceNumbers>,
     locked: Vec<FileId>,
     lock_requests: RefCell<Vec<FileId>>,
 }
@@ -33,7 +33,12 @@ impl Machine {
     }
 
     /// Adds a device; one with a slash in its name is a partition.
-    pub(in crate::file) fn add(&mut self, name: &str, device: Numbers, sectors: u64) -> &mut Self {
+    pub(in crate::file) fn add(
+        &mut self,
+        name: &str,
+        device: DeviceNumbers,
+        sectors: u64,
+    ) -> &mut Self {
         let directory = self.path(name);
         fs::create_dir_all(directory.join("slaves")).unwrap();
         fs::create_dir_all(directory.join("holders")).unwrap();
@@ -50,15 +55,20 @@ impl Machine {
         self
     }
 
-    pub(in crate::file) fn add_loop(&mut self, name: &str, device: Numbers, to: Node) -> &mut Self {
-        self.add_part(name, device, Attached { to, start: 0, end: u64::MAX })
+    pub(in crate::file) fn add_loop(
+        &mut self,
+        name: &str,
+        device: DeviceNumbers,
+        to: StorageNode,
+    ) -> &mut Self {
+        self.add_part(name, device, LoopBacking { to, start: 0, end: u64::MAX })
     }
 
     pub(in crate::file) fn add_part(
         &mut self,
         name: &str,
-        device: Numbers,
-        attached: Attached,
+        device: DeviceNumbers,
+        attached: LoopBacking,
     ) -> &mut Self {
         self.add(name, device, 100);
         fs::create_dir(self.path(name).join("loop")).unwrap();
@@ -71,7 +81,7 @@ impl Machine {
     pub(in crate::file) fn add_mapped(
         &mut self,
         name: &str,
-        device: Numbers,
+        device: DeviceNumbers,
         sectors: u64,
         on: &[&str],
     ) -> &mut Self {
@@ -85,7 +95,7 @@ impl Machine {
         self
     }
 
-    pub(in crate::file) fn claim(&mut self, device: Numbers) -> &mut Self {
+    pub(in crate::file) fn claim(&mut self, device: DeviceNumbers) -> &mut Self {
         self.claimed.push(device);
         self
     }
@@ -96,32 +106,32 @@ impl Machine {
     }
 
     /// The result of opening a device.
-    pub(in crate::file) fn device(&self, device: Numbers) -> Result<(), String> {
-        follow(self, Node::Device(device), device).map(drop).map_err(|alias| alias.0)
+    pub(in crate::file) fn device(&self, device: DeviceNumbers) -> Result<(), String> {
+        follow(self, StorageNode::Device(device), device).map(drop).map_err(|alias| alias.0)
     }
 
     /// The result of opening a file.
     pub(in crate::file) fn file(&self, file: FileId) -> Result<(), String> {
-        follow(self, Node::File(file), file.device).map(drop).map_err(|alias| alias.0)
+        follow(self, StorageNode::File(file), file.device).map(drop).map_err(|alias| alias.0)
     }
 }
 
-impl Kernel for Machine {
+impl SysfsAccess for Machine {
     fn sysfs(&self) -> &Path {
         self.root.path()
     }
 
-    fn attached(&self, device: Numbers, _: &Path) -> Option<Attached> {
+    fn attached(&self, device: DeviceNumbers, _: &Path) -> Option<LoopBacking> {
         self.attached.iter().find(|(found, _)| *found == device).map(|(_, attached)| *attached)
     }
 
-    fn is_claimed(&self, device: Numbers, _: &Path) -> bool {
+    fn is_claimed(&self, device: DeviceNumbers, _: &Path) -> bool {
         self.claimed.contains(&device)
     }
 
-    fn mount(&self, device: Numbers) -> Mount {
+    fn mount(&self, device: DeviceNumbers) -> MountSource {
         let found = self.mounts.iter().find(|(found, _)| *found == device);
-        found.map_or(Mount::Unknown, |(_, mount)| mount.clone())
+        found.map_or(MountSource::Unknown, |(_, mount)| mount.clone())
     }
 
     fn lock(&self, file: FileId, _: &Path) -> Result<Option<OwnedFd>, ()> {
@@ -138,7 +148,7 @@ fn assert_refused(result: Result<(), String>, by: &str) {
 #[test]
 fn a_file_and_a_loop_device_over_it_are_one_store() {
     let mut machine = Machine::new();
-    machine.add_loop("loop0", (7, 0), Node::File(IMAGE));
+    machine.add_loop("loop0", (7, 0), StorageNode::File(IMAGE));
     assert_eq!(machine.file(IMAGE), Ok(()), "attached, and used by nothing");
     assert_eq!(machine.device((7, 0)), Ok(()));
     assert_eq!(machine.lock_requests.take(), [IMAGE], "it is locked");
@@ -153,7 +163,7 @@ fn a_file_and_a_loop_device_over_it_are_one_store() {
 #[test]
 fn two_loop_devices_over_one_file_are_one_store_where_they_overlap() {
     let mut machine = Machine::new();
-    let part = |start, end| Attached { to: Node::File(IMAGE), start, end };
+    let part = |start, end| LoopBacking { to: StorageNode::File(IMAGE), start, end };
     machine.add_part("loop0", (7, 0), part(0, 4096));
     machine.add_part("loop1", (7, 1), part(4096, 8192));
     machine.add_part("loop2", (7, 2), part(0, u64::MAX));
@@ -168,8 +178,8 @@ fn two_loop_devices_over_one_file_are_one_store_where_they_overlap() {
 #[test]
 fn loop_devices_over_loop_devices_are_followed_both_ways() {
     let mut machine = Machine::new();
-    machine.add_loop("loop0", (7, 0), Node::File(IMAGE));
-    machine.add_loop("loop1", (7, 1), Node::Device((7, 0)));
+    machine.add_loop("loop0", (7, 0), StorageNode::File(IMAGE));
+    machine.add_loop("loop1", (7, 1), StorageNode::Device((7, 0)));
     machine.claim((7, 1));
     assert_refused(machine.file(IMAGE), "/dev/loop1");
     assert_refused(machine.device((7, 0)), "/dev/loop1");
@@ -184,7 +194,7 @@ fn loop_devices_over_loop_devices_are_followed_both_ways() {
 #[test]
 fn a_partition_of_a_loop_device_is_a_part_of_its_file() {
     let mut machine = Machine::new();
-    machine.add_loop("loop0", (7, 0), Node::File(IMAGE));
+    machine.add_loop("loop0", (7, 0), StorageNode::File(IMAGE));
     machine.add("loop0/loop0p1", (259, 1), 50).add("loop0/loop0p2", (259, 2), 50);
     assert_eq!(machine.device((259, 1)), Ok(()));
     assert_eq!(machine.lock_requests.take(), [IMAGE]);
@@ -200,8 +210,8 @@ fn a_partition_of_a_loop_device_is_a_part_of_its_file() {
 fn a_loop_device_over_a_partition_or_its_disk_is_found() {
     let mut machine = Machine::new();
     machine.add("sda", (8, 0), 100).add("sda/sda1", (8, 1), 50);
-    machine.add_loop("loop0", (7, 0), Node::Device((8, 1)));
-    machine.add_loop("loop1", (7, 1), Node::Device((8, 0)));
+    machine.add_loop("loop0", (7, 0), StorageNode::Device((8, 1)));
+    machine.add_loop("loop1", (7, 1), StorageNode::Device((8, 0)));
     machine.claim((7, 0));
     assert_refused(machine.device((8, 0)), "/dev/loop0");
     assert_refused(machine.device((8, 1)), "/dev/loop0");
@@ -213,7 +223,7 @@ fn a_loop_device_over_a_partition_or_its_disk_is_found() {
 #[test]
 fn a_mapped_volume_is_followed_to_the_file_below_it() {
     let mut machine = Machine::new();
-    machine.add_loop("loop0", (7, 0), Node::File(IMAGE));
+    machine.add_loop("loop0", (7, 0), StorageNode::File(IMAGE));
     machine.add("loop0/loop0p1", (259, 1), 100);
     machine.add("sda", (8, 0), 100);
     machine.add_mapped("dm-0", (253, 0), 150, &["sda", "loop0/loop0p1"]);
@@ -245,7 +255,7 @@ fn mapped_volumes_share_a_disk_as_long_as_both_fit_on_it() {
 #[test]
 fn a_file_in_a_file_system_on_a_loop_device_is_on_the_file_below_it() {
     let mut machine = Machine::new();
-    machine.add_loop("loop0", (7, 0), Node::File(IMAGE)).claim((7, 0));
+    machine.add_loop("loop0", (7, 0), StorageNode::File(IMAGE)).claim((7, 0));
     let inside = FileId { device: (7, 0), inode: 12 };
     assert_eq!(machine.file(inside), Ok(()));
     machine.lock_file(IMAGE);
@@ -255,8 +265,8 @@ fn a_file_in_a_file_system_on_a_loop_device_is_on_the_file_below_it() {
 #[test]
 fn a_cycle_of_devices_is_followed_once() {
     let mut machine = Machine::new();
-    machine.add_loop("loop0", (7, 0), Node::Device((7, 1)));
-    machine.add_loop("loop1", (7, 1), Node::Device((7, 0)));
+    machine.add_loop("loop0", (7, 0), StorageNode::Device((7, 1)));
+    machine.add_loop("loop1", (7, 1), StorageNode::Device((7, 0)));
     assert_eq!(machine.device((7, 0)), Ok(()));
     assert_eq!(machine.device((9, 9)), Ok(()), "a device that sysfs does not know");
 }

@@ -11,16 +11,16 @@ use std::sync::Arc;
 const RUN_BYTES_MAX: u64 = 256 << 10;
 
 /// A block of the store: number and content.
-pub(super) type Block = (u64, Arc<[u8]>);
+pub(super) type CachedBlock = (u64, Arc<[u8]>);
 
-struct Entry {
+struct CacheEntry {
     /// The number of the change that wrote it.
     version: u64,
     bytes: Arc<[u8]>,
 }
 
 /// Consecutive blocks, written below in one I/O.
-pub(super) struct Run {
+pub(super) struct BlockRun {
     /// Offset in the store.
     pub(super) offset: u64,
     /// The data.
@@ -30,12 +30,12 @@ pub(super) struct Run {
 }
 
 /// Written, unflushed blocks.
-pub(super) struct Cache {
+pub(super) struct BlockCache {
     block_bytes: u64,
     limit_bytes: u64,
     keep: f64,
     random: Random,
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, CacheEntry>,
     /// Blocks to be written below before a flush: the share `keep`.
     early: BTreeSet<u64>,
     /// The number of the newest change.
@@ -46,7 +46,7 @@ pub(super) struct Cache {
 ///
 /// # Safety
 /// The buffers must be valid, and not accessed by others during the call.
-pub(super) unsafe fn overlay(offset: u64, buffers: &[Buffer], blocks: &[Block]) {
+pub(super) unsafe fn overlay(offset: u64, buffers: &[Buffer], blocks: &[CachedBlock]) {
     let Some((_, first)) = blocks.first() else { return };
     let block_bytes = first.len() as u64;
     let mut start = offset;
@@ -68,7 +68,7 @@ pub(super) unsafe fn overlay(offset: u64, buffers: &[Buffer], blocks: &[Block]) 
     }
 }
 
-impl Cache {
+impl BlockCache {
     pub(super) fn new(block_bytes: u32, volatility: Volatility) -> Self {
         Self {
             block_bytes: u64::from(block_bytes),
@@ -130,14 +130,14 @@ impl Cache {
     }
 
     fn insert(&mut self, number: u64, bytes: Arc<[u8]>) {
-        self.entries.insert(number, Entry { version: self.version, bytes });
+        self.entries.insert(number, CacheEntry { version: self.version, bytes });
         if self.keep > 0.0 && self.random.unit() < self.keep {
             self.early.insert(number);
         }
     }
 
     /// The cached blocks of a range.
-    pub(super) fn blocks(&self, range: ByteRange) -> Vec<Block> {
+    pub(super) fn blocks(&self, range: ByteRange) -> Vec<CachedBlock> {
         let entries = self.entries.range(self.numbers(range));
         entries.map(|(&number, entry)| (number, entry.bytes.clone())).collect()
     }
@@ -148,23 +148,23 @@ impl Cache {
     }
 
     /// The cached blocks of a range, as runs to write below.
-    pub(super) fn runs(&self, range: ByteRange) -> Vec<Run> {
+    pub(super) fn runs(&self, range: ByteRange) -> Vec<BlockRun> {
         self.join(self.entries.range(self.numbers(range)))
     }
 
     /// All cached blocks, as runs.
-    pub(super) fn all_runs(&self) -> Vec<Run> {
+    pub(super) fn all_runs(&self) -> Vec<BlockRun> {
         self.join(self.entries.iter())
     }
 
     /// Takes the blocks to be written below without a flush.
-    pub(super) fn take_early(&mut self) -> Vec<Run> {
+    pub(super) fn take_early(&mut self) -> Vec<BlockRun> {
         let early = std::mem::take(&mut self.early);
         self.join(early.iter().filter_map(|number| self.entries.get_key_value(number)))
     }
 
-    fn join<'a>(&self, entries: impl Iterator<Item = (&'a u64, &'a Entry)>) -> Vec<Run> {
-        let mut rows: Vec<(u64, Vec<&Entry>)> = Vec::new();
+    fn join<'a>(&self, entries: impl Iterator<Item = (&'a u64, &'a CacheEntry)>) -> Vec<BlockRun> {
+        let mut rows: Vec<(u64, Vec<&CacheEntry>)> = Vec::new();
         for (&number, entry) in entries {
             match rows.last_mut() {
                 Some((first, row))
@@ -176,19 +176,19 @@ impl Cache {
                 _ => rows.push((number, vec![entry])),
             }
         }
-        let run = |(first, row): (u64, Vec<&Entry>)| {
+        let run = |(first, row): (u64, Vec<&CacheEntry>)| {
             let mut bytes = AlignedBuffer::new(row.len() * self.block_bytes as usize);
             for (target, entry) in bytes.chunks_mut(self.block_bytes as usize).zip(&row) {
                 target.copy_from_slice(&entry.bytes);
             }
             let versions = row.iter().map(|entry| entry.version).collect();
-            Run { offset: first * self.block_bytes, bytes, versions }
+            BlockRun { offset: first * self.block_bytes, bytes, versions }
         };
         rows.into_iter().map(run).collect()
     }
 
     /// Drops the blocks of a written run, unless they have changed since.
-    pub(super) fn release(&mut self, run: &Run) {
+    pub(super) fn release(&mut self, run: &BlockRun) {
         let first = run.offset / self.block_bytes;
         for (number, &version) in (first..).zip(&run.versions) {
             if self.entries.get(&number).is_some_and(|entry| entry.version == version) {

@@ -22,8 +22,8 @@ mod cache;
 mod tests;
 mod writer;
 
-use self::cache::Cache;
-use self::writer::{Job, Shared};
+use self::cache::BlockCache;
+use self::writer::{WriterJob, WriterShared};
 use super::describe;
 use crate::spec::{Fields, SpecError, number, size_bytes};
 use crate::sync::lock;
@@ -83,7 +83,7 @@ impl Fault for VolatileError {
 
 /// A backend that loses unflushed data.
 pub struct Volatile {
-    shared: Arc<Shared>,
+    shared: Arc<WriterShared>,
     writer: Option<JoinHandle<()>>,
     pub(super) description: Description,
 }
@@ -92,8 +92,8 @@ impl Volatile {
     /// Caches writes to `inner` until they are flushed.
     pub fn new(inner: Arc<dyn Backend>, volatility: Volatility) -> Result<Self, VolatileError> {
         let description = describe("volatile", &*inner);
-        let cache = Cache::new(description.alignment_bytes, volatility);
-        let shared = Arc::new(Shared::new(inner, cache));
+        let cache = BlockCache::new(description.alignment_bytes, volatility);
+        let shared = Arc::new(WriterShared::new(inner, cache));
         let serve = shared.clone();
         let writer = Thread::named("volatile").spawn(move || serve.serve())?;
         Ok(Self { shared, writer: Some(writer), description })
@@ -111,9 +111,9 @@ impl Volatile {
         // The bytes are copied, so the buffers return to the caller with the answer.
         io.buffers = Few::new();
         if io.kind == (IoKind::Write { fua: true }) {
-            state.jobs.push(Job::Stable(range, io.done));
+            state.jobs.push(WriterJob::Stable(range, io.done));
         } else if state.cache.is_full() {
-            state.jobs.push(Job::WriteBack(io.done));
+            state.jobs.push(WriterJob::WriteBack(io.done));
         } else {
             let wakes = state.cache.has_early();
             drop(state);
@@ -144,7 +144,7 @@ impl Volatile {
         self.shared.inner.submit(io);
     }
 
-    fn queue(&self, job: impl FnOnce(u64) -> Job) {
+    fn queue(&self, job: impl FnOnce(u64) -> WriterJob) {
         let mut state = lock(&self.shared.state);
         let version = state.cache.version();
         state.jobs.push(job(version));
@@ -167,9 +167,11 @@ impl Backend for Volatile {
         }
         match io.kind {
             IoKind::Read => self.read(io),
-            IoKind::Flush => self.queue(|_| Job::Flush(io.done)),
-            IoKind::Zero { .. } if io.len > ZERO_BYTES_MAX => self.queue(|v| Job::Pass(io, v)),
-            IoKind::Discard => self.queue(|version| Job::Pass(io, version)),
+            IoKind::Flush => self.queue(|_| WriterJob::Flush(io.done)),
+            IoKind::Zero { .. } if io.len > ZERO_BYTES_MAX => {
+                self.queue(|v| WriterJob::Pass(io, v))
+            }
+            IoKind::Discard => self.queue(|version| WriterJob::Pass(io, version)),
             IoKind::Write { .. } | IoKind::Zero { .. } => self.change(io),
         }
     }
@@ -191,7 +193,7 @@ impl Drop for Volatile {
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
         state.is_stopping = true;
-        let jobs: Vec<Job> = std::mem::take(&mut state.jobs);
+        let jobs: Vec<WriterJob> = std::mem::take(&mut state.jobs);
         let lost_bytes = state.cache.bytes();
         drop(state);
         self.shared.wake.notify_one();

@@ -1,6 +1,6 @@
 //! The thread that writes to the backend below, in job order.
 
-use super::cache::{Cache, Run};
+use super::cache::{BlockCache, BlockRun};
 use crate::sync::lock;
 use crate::{Backend, Buffer, Completion, Io, IoKind, Wait};
 use forebay_types::{ByteRange, Few, IoResult};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 const RUNS_AT_ONCE: usize = 32;
 
 /// A job of the thread.
-pub(super) enum Job {
+pub(super) enum WriterJob {
     /// Make everything durable.
     Flush(Completion),
     /// Make a range durable.
@@ -21,22 +21,22 @@ pub(super) enum Job {
     Pass(Io, u64),
 }
 
-pub(super) struct State {
-    pub(super) cache: Cache,
-    pub(super) jobs: Vec<Job>,
+pub(super) struct WriterState {
+    pub(super) cache: BlockCache,
+    pub(super) jobs: Vec<WriterJob>,
     pub(super) is_stopping: bool,
 }
 
 /// State shared by the layer and its thread.
-pub(super) struct Shared {
-    pub(super) state: Mutex<State>,
+pub(super) struct WriterShared {
+    pub(super) state: Mutex<WriterState>,
     pub(super) wake: Condvar,
     pub(super) inner: Arc<dyn Backend>,
 }
 
-impl Shared {
-    pub(super) fn new(inner: Arc<dyn Backend>, cache: Cache) -> Self {
-        let state = Mutex::new(State { cache, jobs: Vec::new(), is_stopping: false });
+impl WriterShared {
+    pub(super) fn new(inner: Arc<dyn Backend>, cache: BlockCache) -> Self {
+        let state = Mutex::new(WriterState { cache, jobs: Vec::new(), is_stopping: false });
         Self { state, wake: Condvar::new(), inner }
     }
 
@@ -60,14 +60,14 @@ impl Shared {
     }
 
     /// Executes a batch of jobs. One flush answers all waiting flushes.
-    fn run(&self, jobs: Vec<Job>) {
+    fn run(&self, jobs: Vec<WriterJob>) {
         let (mut flushes, mut stable, mut drained) = (Vec::new(), Vec::new(), Vec::new());
         for job in jobs {
             match job {
-                Job::Flush(done) => flushes.push(done),
-                Job::Stable(range, done) => stable.push((range, done)),
-                Job::WriteBack(done) => drained.push(done),
-                Job::Pass(io, version) => self.pass(io, version),
+                WriterJob::Flush(done) => flushes.push(done),
+                WriterJob::Stable(range, done) => stable.push((range, done)),
+                WriterJob::WriteBack(done) => drained.push(done),
+                WriterJob::Pass(io, version) => self.pass(io, version),
             }
         }
         for (range, done) in stable {
@@ -115,7 +115,7 @@ impl Shared {
         wait.all()[0]
     }
 
-    fn write_and_release(&self, runs: &[Run], fua: bool) -> IoResult {
+    fn write_and_release(&self, runs: &[BlockRun], fua: bool) -> IoResult {
         let result = self.write(runs, fua);
         if result.is_ok() {
             let mut state = lock(&self.state);
@@ -125,7 +125,7 @@ impl Shared {
     }
 
     /// Writes runs below, some at a time. Returns the first error.
-    fn write(&self, runs: &[Run], fua: bool) -> IoResult {
+    fn write(&self, runs: &[BlockRun], fua: bool) -> IoResult {
         for runs in runs.chunks(RUNS_AT_ONCE) {
             let wait = Wait::new(runs.len());
             for (tag, run) in runs.iter().enumerate() {

@@ -163,7 +163,7 @@ pub struct ArraySpec {
 
 /// A part of a range that is contiguous on one drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct DrivePiece {
     /// The row of chunks.
     pub row: u64,
     /// The index among the row's data chunks.
@@ -176,7 +176,7 @@ pub struct Piece {
 
 /// A row of chunks across all drives, as sets of drives: bit *n* is drive *n*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct ChunkRow {
     /// Drives with data.
     pub data: u64,
     /// Drives with parity.
@@ -315,7 +315,7 @@ impl ArraySpec {
     }
 
     /// Splits a range of the array at chunk borders.
-    pub fn pieces(&self, range: ByteRange) -> impl Iterator<Item = Piece> + use<> {
+    pub fn pieces(&self, range: ByteRange) -> impl Iterator<Item = DrivePiece> + use<> {
         let in_row = self.chunks_in_row();
         let chunk_bytes = if self.level == Level::Raid1 { u64::MAX } else { self.chunk_bytes };
         let mut offset = range.offset;
@@ -328,7 +328,7 @@ impl ArraySpec {
             let len = (chunk_bytes - skip_bytes).min(range.end() - offset);
             offset += len;
             let index = (chunk % in_row) as u32;
-            Some(Piece { row: chunk / in_row, index, skip_bytes, len })
+            Some(DrivePiece { row: chunk / in_row, index, skip_bytes, len })
         })
     }
 
@@ -342,7 +342,7 @@ impl ArraySpec {
     }
 
     /// The places of a piece: drive and offset. Mirrors have several.
-    pub fn places(&self, piece: &Piece) -> impl Iterator<Item = (u32, u64)> + use<> {
+    pub fn places(&self, piece: &DrivePiece) -> impl Iterator<Item = (u32, u64)> + use<> {
         let count = self.drive_count;
         let (level, row, chunk_bytes, skip) =
             (self.level, piece.row, self.chunk_bytes, piece.skip_bytes);
@@ -368,13 +368,13 @@ impl ArraySpec {
     }
 
     /// The roles of the drives in a row, for levels with parity.
-    pub fn row(&self, row: u64) -> Row {
+    pub fn row(&self, row: u64) -> ChunkRow {
         let count = self.drive_count;
         let first = parity_drive(count, row);
         let parity = (0..self.level.parity_count())
             .fold(0, |parity, number| parity | 1 << ((first + number) % count));
         let all = u64::MAX >> (u64::BITS - count);
-        Row { data: all & !parity, parity, missing: self.missing() }
+        ChunkRow { data: all & !parity, parity, missing: self.missing() }
     }
 }
 

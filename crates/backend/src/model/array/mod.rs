@@ -23,9 +23,9 @@ pub use timed::{ArrayModel, Drive, DriveCount};
 
 use crate::IoKind;
 use forebay_types::ByteRange;
-use layout::{Piece, Row};
+use layout::{ChunkRow, DrivePiece};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use stripe::{Step, Stripe};
+use stripe::{Stripe, StripeStep};
 
 /// Size of the stripe cache: the default of md.
 const STRIPE_COUNT_MAX: usize = 256;
@@ -52,28 +52,28 @@ pub struct DriveIo {
 pub struct Array {
     spec: ArraySpec,
     /// I/Os in flight, by internal number. The numbers ascend in the order of arrival.
-    ios: HashMap<u64, Pending>,
+    ios: HashMap<u64, PendingIo>,
     /// The numbers of I/Os that change data.
     changing: BTreeSet<u64>,
     /// Flushes that wait for earlier I/Os that change data.
     flushes: VecDeque<u64>,
     /// I/Os being split into stripes, in the order of arrival.
     arriving: VecDeque<Arriving>,
-    stripes: HashMap<u64, Slot>,
+    stripes: HashMap<u64, ArraySlot>,
     /// Stripes with pending work.
     ready: VecDeque<u64>,
     /// Unused stripes, least recently used first.
     unused: BTreeMap<u64, u64>,
     /// The purpose of each drive I/O.
-    targets: HashMap<u64, (u32, Target)>,
+    targets: HashMap<u64, (u32, IoTarget)>,
     /// The load of each drive, for the choice among mirrors.
-    loads: Vec<Load>,
+    loads: Vec<DriveLoad>,
     out: VecDeque<DriveIo>,
     done: VecDeque<u64>,
     number: u64,
 }
 
-struct Pending {
+struct PendingIo {
     /// The caller's number.
     id: u64,
     /// Incomplete parts.
@@ -88,7 +88,7 @@ struct Arriving {
 }
 
 #[derive(Default)]
-struct Slot {
+struct ArraySlot {
     stripe: Stripe,
     is_ready: bool,
     /// Its key in `unused` of the array, if it is there.
@@ -96,7 +96,7 @@ struct Slot {
 }
 
 #[derive(Clone, Copy)]
-enum Target {
+enum IoTarget {
     /// A part of an array I/O.
     Part(u64),
     /// Reads a block of a stripe.
@@ -106,7 +106,7 @@ enum Target {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Load {
+struct DriveLoad {
     in_flight: u64,
     /// Offset at which its last I/O ends.
     end: u64,
@@ -125,7 +125,7 @@ impl Array {
             ready: VecDeque::new(),
             unused: BTreeMap::new(),
             targets: HashMap::new(),
-            loads: vec![Load::default(); spec.drive_count() as usize],
+            loads: vec![DriveLoad::default(); spec.drive_count() as usize],
             out: VecDeque::new(),
             done: VecDeque::new(),
             number: 0,
@@ -141,7 +141,7 @@ impl Array {
     pub fn begin(&mut self, id: u64, kind: IoKind, range: ByteRange) {
         let number = self.next_number();
         // Splitting counts as one incomplete part.
-        self.ios.insert(number, Pending { id, missing: 1 });
+        self.ios.insert(number, PendingIo { id, missing: 1 });
         if kind.changes_data() {
             self.changing.insert(number);
         }
@@ -166,7 +166,7 @@ impl Array {
     }
 
     /// Submits a piece to its drive: a read to one mirror, anything else to all.
-    fn begin_piece(&mut self, number: u64, kind: IoKind, piece: &Piece) {
+    fn begin_piece(&mut self, number: u64, kind: IoKind, piece: &DrivePiece) {
         let missing = self.spec.missing();
         let mut places: Vec<(u32, u64)> = self.spec.places(piece).collect();
         places.retain(|(drive, _)| missing & 1 << drive == 0);
@@ -180,7 +180,7 @@ impl Array {
         }
         assert!(!places.is_empty(), "too many drives are missing");
         for (drive, offset) in places {
-            self.send(drive, kind, ByteRange::new(offset, piece.len), Target::Part(number));
+            self.send(drive, kind, ByteRange::new(offset, piece.len), IoTarget::Part(number));
             self.part(number).missing += 1;
         }
     }
@@ -198,7 +198,7 @@ impl Array {
             self.flushes.pop_front();
             let missing = self.spec.missing();
             for drive in (0..self.spec.drive_count()).filter(|drive| missing & 1 << drive == 0) {
-                self.send(drive, IoKind::Flush, ByteRange::new(0, 0), Target::Part(number));
+                self.send(drive, IoKind::Flush, ByteRange::new(0, 0), IoTarget::Part(number));
                 self.part(number).missing += 1;
             }
             self.end_part(number);
@@ -215,13 +215,13 @@ impl Array {
         let (drive, target) = self.targets.remove(&id).expect("a drive completed an I/O twice");
         self.loads[drive as usize].in_flight -= 1;
         match target {
-            Target::Part(number) => self.end_part(number),
-            Target::BlockRead(key) => {
+            IoTarget::Part(number) => self.end_part(number),
+            IoTarget::BlockRead(key) => {
                 let row = self.row(key);
                 self.stripe(key).on_read(drive, row);
                 self.make_ready(key);
             }
-            Target::BlockWrite(key) => {
+            IoTarget::BlockWrite(key) => {
                 let ended = self.stripe(key).on_written(drive);
                 ended.into_iter().for_each(|number| self.end_part(number));
                 self.make_ready(key);
@@ -274,7 +274,7 @@ impl Array {
                 let Some((_, oldest)) = self.unused.pop_first() else { return false };
                 self.stripes.remove(&oldest);
             }
-            self.stripes.insert(key, Slot::default());
+            self.stripes.insert(key, ArraySlot::default());
         }
         if let Some(order) = self.slot(key).unused.take() {
             self.unused.remove(&order);
@@ -292,9 +292,11 @@ impl Array {
         let is_active = slot.stripe.is_active();
         readers.for_each(|number| self.end_part(number));
         match step {
-            Step::Wait => {}
-            Step::Read(blocks) => self.send_blocks(key, blocks, IoKind::Read),
-            Step::Write { blocks, fua } => self.send_blocks(key, blocks, IoKind::Write { fua }),
+            StripeStep::Wait => {}
+            StripeStep::Read(blocks) => self.send_blocks(key, blocks, IoKind::Read),
+            StripeStep::Write { blocks, fua } => {
+                self.send_blocks(key, blocks, IoKind::Write { fua })
+            }
         }
         if !is_active {
             let order = self.next_number();
@@ -306,14 +308,14 @@ impl Array {
     fn send_blocks(&mut self, key: u64, mut blocks: u64, kind: IoKind) {
         let range = ByteRange::new(key * BLOCK_BYTES, BLOCK_BYTES);
         let target =
-            if kind == IoKind::Read { Target::BlockRead(key) } else { Target::BlockWrite(key) };
+            if kind == IoKind::Read { IoTarget::BlockRead(key) } else { IoTarget::BlockWrite(key) };
         while blocks != 0 {
             self.send(blocks.trailing_zeros(), kind, range, target);
             blocks &= blocks - 1;
         }
     }
 
-    fn send(&mut self, drive: u32, kind: IoKind, range: ByteRange, target: Target) {
+    fn send(&mut self, drive: u32, kind: IoKind, range: ByteRange, target: IoTarget) {
         let id = self.next_number();
         let load = &mut self.loads[drive as usize];
         load.in_flight += 1;
@@ -321,7 +323,7 @@ impl Array {
             load.end = range.end();
         }
         self.targets.insert(id, (drive, target));
-        let is_batched = matches!(target, Target::BlockRead(_) | Target::BlockWrite(_));
+        let is_batched = matches!(target, IoTarget::BlockRead(_) | IoTarget::BlockWrite(_));
         let ByteRange { offset, len } = range;
         self.out.push_back(DriveIo { id, drive, kind, offset, len, is_batched });
     }
@@ -345,11 +347,11 @@ impl Array {
         }
     }
 
-    fn part(&mut self, number: u64) -> &mut Pending {
+    fn part(&mut self, number: u64) -> &mut PendingIo {
         self.ios.get_mut(&number).expect("an I/O is in flight while its parts are")
     }
 
-    fn slot(&mut self, key: u64) -> &mut Slot {
+    fn slot(&mut self, key: u64) -> &mut ArraySlot {
         self.stripes.get_mut(&key).expect("a stripe is kept while it is in use")
     }
 
@@ -357,7 +359,7 @@ impl Array {
         &mut self.slot(key).stripe
     }
 
-    fn row(&self, key: u64) -> Row {
+    fn row(&self, key: u64) -> ChunkRow {
         self.spec.row(key / (self.spec.chunk_bytes() / BLOCK_BYTES))
     }
 

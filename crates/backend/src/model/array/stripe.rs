@@ -1,7 +1,7 @@
 //! One stripe of a parity array, one block high: cached blocks, pending requests, and the next
 //! step. Sets of drives are bit sets, bit *n* for drive *n*.
 
-use super::layout::Row;
+use super::layout::ChunkRow;
 
 /// A stripe in the cache.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub(super) struct Stripe {
 
 /// The next step of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum StripeStep {
     /// Nothing to do now.
     Wait,
     /// Read these blocks.
@@ -71,9 +71,9 @@ impl Stripe {
 
     /// The next step, which the caller must execute. One write of a stripe is in flight at a time;
     /// later ones wait, and are then written together.
-    pub(super) fn step(&mut self, row: Row) -> Step {
+    pub(super) fn step(&mut self, row: ChunkRow) -> StripeStep {
         if self.writing != 0 {
-            return Step::Wait;
+            return StripeStep::Wait;
         }
         let known_soon = self.known | self.reading;
         let wanted = self.readers.iter().fold(0, |wanted, (_, block)| wanted | block);
@@ -83,24 +83,24 @@ impl Stripe {
         }
         if reads != 0 {
             self.reading |= reads;
-            return Step::Read(reads);
+            return StripeStep::Read(reads);
         }
         if self.reading != 0 || self.writers.is_empty() {
-            return Step::Wait;
+            return StripeStep::Wait;
         }
         let changed = std::mem::take(&mut self.overwritten) | std::mem::take(&mut self.changed);
         self.written = std::mem::take(&mut self.writers);
         self.writing = (changed | row.parity) & !row.missing;
         assert!(self.writing != 0, "too many drives are missing");
         self.add_known(changed | row.parity, row);
-        Step::Write { blocks: self.writing, fua: std::mem::take(&mut self.fua) }
+        StripeStep::Write { blocks: self.writing, fua: std::mem::take(&mut self.fua) }
     }
 
     /// The blocks to read before parity can be computed: either the old content of the changed
     /// blocks and the parity (read-modify-write), or the unchanged blocks (reconstruct-write),
     /// whichever are fewer, with reconstruct-write on a tie. A missing block rules out its method;
     /// if both are ruled out, all available blocks are read.
-    fn reads_for_writing(&self, known_soon: u64, row: Row) -> u64 {
+    fn reads_for_writing(&self, known_soon: u64, row: ChunkRow) -> u64 {
         let modify = (self.overwritten | self.changed | row.parity) & !known_soon;
         let reconstruct = row.data & !self.overwritten & !known_soon;
         let is_possible = |reads: u64| reads & row.missing == 0;
@@ -114,13 +114,13 @@ impl Stripe {
     }
 
     /// Handles the completed read of the block on `drive`.
-    pub(super) fn on_read(&mut self, drive: u32, row: Row) {
+    pub(super) fn on_read(&mut self, drive: u32, row: ChunkRow) {
         self.reading &= !(1 << drive);
         self.add_known(1 << drive, row);
     }
 
     /// Adds known blocks. Once all available blocks are known, so are the missing ones.
-    const fn add_known(&mut self, blocks: u64, row: Row) {
+    const fn add_known(&mut self, blocks: u64, row: ChunkRow) {
         self.known |= blocks;
         let all = row.data | row.parity;
         if all & !row.missing & !self.known == 0 {
@@ -138,7 +138,7 @@ impl Stripe {
 
 /// The blocks to read for `wanted`: if one of them is missing, all present blocks. Blocks in
 /// `known_soon` are known or being read.
-const fn blocks_to_read(wanted: u64, known_soon: u64, row: Row) -> u64 {
+const fn blocks_to_read(wanted: u64, known_soon: u64, row: ChunkRow) -> u64 {
     if wanted & row.missing == 0 {
         wanted
     } else {

@@ -2,7 +2,7 @@
 
 use super::{Array, ArraySpec, DriveIo};
 use crate::IoKind;
-use crate::model::answers::Answers;
+use crate::model::answers::TimedAnswers;
 use crate::model::{DiskModel, Fixed, Hdd, HddSpec, Ssd, SsdSpec};
 use forebay_types::ByteRange;
 use std::collections::{HashMap, VecDeque};
@@ -51,14 +51,14 @@ pub struct ArrayModel {
     queues: Vec<DriveQueue>,
     is_rotational: bool,
     /// The completed I/Os.
-    answers: Answers,
+    answers: TimedAnswers,
 }
 
 /// A drive and its request queue.
 struct DriveQueue {
     disk: Box<dyn DiskModel>,
     depth: usize,
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<MergedIo>,
     /// Requests in flight: the ids of the merged I/Os, by the first of them.
     in_flight: HashMap<u64, Vec<u64>>,
     count: DriveCount,
@@ -78,7 +78,7 @@ pub struct DriveCount {
 }
 
 /// Adjacent I/Os of one kind, merged.
-struct Request {
+struct MergedIo {
     kind: IoKind,
     range: ByteRange,
     parts: Vec<u64>,
@@ -98,7 +98,7 @@ impl ArrayModel {
             array: Array::new(spec),
             queues: (0..spec.drive_count()).map(queue).collect(),
             is_rotational: matches!(drive, Drive::Hdd(_)),
-            answers: Answers::default(),
+            answers: TimedAnswers::default(),
         }
     }
 
@@ -159,14 +159,14 @@ impl DriveQueue {
             request.range = ByteRange::new(offset, request.range.len + range.len);
             request.parts.push(io.id);
         } else {
-            self.waiting.push_back(Request { kind: io.kind, range, parts: vec![io.id] });
+            self.waiting.push_back(MergedIo { kind: io.kind, range, parts: vec![io.id] });
         }
     }
 
     /// Dispatches requests up to the queue depth.
     fn dispatch(&mut self, now_ns: u64) {
         while self.in_flight.len() < self.depth
-            && let Some(Request { kind, range, parts }) = self.waiting.pop_front()
+            && let Some(MergedIo { kind, range, parts }) = self.waiting.pop_front()
         {
             self.count.add(kind, range.len);
             self.disk.enqueue(now_ns, parts[0], kind, range.offset, range.len);

@@ -15,22 +15,22 @@ const SEGMENT_BYTES: u64 = 4 << 20;
 const SEGMENT_COUNT_MAX: usize = 8;
 
 #[derive(Default)]
-pub(super) struct Buffer {
-    stream: Option<Stream>,
+pub(super) struct DriveBuffer {
+    stream: Option<OngoingRead>,
     /// Buffered ranges of earlier streams, the oldest first.
     segments: VecDeque<(u64, u64)>,
 }
 
 /// An ongoing read. The head was at `anchor` at `anchor_ns` and reads up to `limit`; the data from
 /// `from` to the head is in the buffer.
-struct Stream {
+struct OngoingRead {
     from: u64,
     anchor: u64,
     anchor_ns: u64,
     limit: u64,
 }
 
-impl Stream {
+impl OngoingRead {
     /// When everything before `offset` has been read, if it is within the limit. Data before the
     /// anchor has already been read, even if the head has yet to pass the anchor again.
     fn done_ns(&self, platter: &Platter, offset: u64) -> u64 {
@@ -48,7 +48,7 @@ impl Stream {
     }
 }
 
-impl Buffer {
+impl DriveBuffer {
     /// Whether a read can be served without positioning.
     pub(super) fn holds(&self, offset: u64, len: u64) -> bool {
         self.is_kept(offset, len)
@@ -92,7 +92,7 @@ impl Buffer {
     pub(super) fn start(&mut self, size_bytes: u64, done_ns: u64, offset: u64, len: u64) {
         let anchor = offset + len;
         let limit = (anchor + AHEAD_BYTES).min(size_bytes);
-        self.stream = Some(Stream { from: offset, anchor, anchor_ns: done_ns, limit });
+        self.stream = Some(OngoingRead { from: offset, anchor, anchor_ns: done_ns, limit });
     }
 
     /// The head moves away at `at_ns`. Returns its position, if it was reading.

@@ -9,10 +9,10 @@ mod buffer;
 mod platter;
 
 use super::DiskModel;
-use super::answers::Answers;
+use super::answers::TimedAnswers;
 use crate::IoKind;
 use crate::random::Random;
-use buffer::Buffer;
+use buffer::DriveBuffer;
 use forebay_types::ByteRange;
 use platter::{Dimensions, Platter};
 
@@ -80,14 +80,14 @@ impl HddSpec {
 pub struct Hdd {
     spec: HddSpec,
     platter: Platter,
-    buffer: Buffer,
+    buffer: DriveBuffer,
     head_track: u64,
     /// The command in progress.
     active: Option<Active>,
     /// Waiting commands, in the order of arrival.
-    waiting: Vec<Command>,
+    waiting: Vec<HddCommand>,
     /// Answers that need no head movement.
-    answers: Answers,
+    answers: TimedAnswers,
     /// The number of the last command or flush.
     number: u64,
     dirty_bytes: u64,
@@ -97,11 +97,11 @@ pub struct Hdd {
 
 struct Active {
     done_ns: u64,
-    command: Command,
+    command: HddCommand,
 }
 
 #[derive(Clone, Copy)]
-struct Command {
+struct HddCommand {
     number: u64,
     /// The I/O to answer; `None` for a write already answered from the cache.
     id: Option<u64>,
@@ -127,11 +127,11 @@ impl Hdd {
         Self {
             spec,
             platter,
-            buffer: Buffer::default(),
+            buffer: DriveBuffer::default(),
             head_track,
             active: None,
             waiting: Vec::new(),
-            answers: Answers::default(),
+            answers: TimedAnswers::default(),
             number: 0,
             dirty_bytes: 0,
             flushes: Vec::new(),
@@ -146,14 +146,14 @@ impl Hdd {
             IoKind::Read | IoKind::Write { .. } | IoKind::Zero { .. } => {
                 let (id, is_read) = (None, matches!(kind, IoKind::Read));
                 let range = ByteRange::new(offset, len);
-                let command = Command { number: 0, id, is_read, arrived_ns: now_ns, range };
+                let command = HddCommand { number: 0, id, is_read, arrived_ns: now_ns, range };
                 self.perform(now_ns, &command)
             }
         }
     }
 
     /// Moves the head for one command, from `start_ns` on.
-    fn perform(&mut self, start_ns: u64, command: &Command) -> u64 {
+    fn perform(&mut self, start_ns: u64, command: &HddCommand) -> u64 {
         let ByteRange { offset, len } = command.range;
         let ready_ns = self.ready_ns(start_ns, command);
         let interface_ns = ready_ns + len * INTERFACE_NS_PER_BYTE;
@@ -178,12 +178,12 @@ impl Hdd {
     }
 
     /// When the disk has decoded a command. Decoding overlaps with the previous command.
-    fn ready_ns(&self, start_ns: u64, command: &Command) -> u64 {
+    fn ready_ns(&self, start_ns: u64, command: &HddCommand) -> u64 {
         start_ns.max(command.arrived_ns + OVERHEAD_NS)
     }
 
     /// When the first byte of a command passes the head.
-    fn positioned_ns(&self, start_ns: u64, command: &Command) -> u64 {
+    fn positioned_ns(&self, start_ns: u64, command: &HddCommand) -> u64 {
         let offset = command.range.offset;
         let settle_ns = if command.is_read { 0 } else { WRITE_SETTLE_NS };
         let seek_ns = match self.platter.seek_ns(self.head_track, self.platter.track(offset)) {
@@ -208,7 +208,7 @@ impl Hdd {
 
     /// Answers the flushes whose writes are all on the platter.
     fn end_flushes(&mut self, now_ns: u64) {
-        let is_cached = |command: &&Command| command.id.is_none();
+        let is_cached = |command: &&HddCommand| command.id.is_none();
         let active = self.active.iter().map(|active| &active.command);
         let oldest =
             self.waiting.iter().chain(active).filter(is_cached).map(|command| command.number).min();
@@ -282,7 +282,7 @@ impl Hdd {
         }
         self.number += 1;
         let (number, id) = (self.number, (!cached).then_some(id));
-        self.waiting.push(Command { number, id, is_read, arrived_ns: now_ns, range });
+        self.waiting.push(HddCommand { number, id, is_read, arrived_ns: now_ns, range });
         self.start_next(now_ns);
     }
 }

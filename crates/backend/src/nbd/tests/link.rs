@@ -1,8 +1,8 @@
 //! The requests in flight, step by step, without threads.
 
-use super::super::connect::Connected;
-use super::super::link::{Connection, Link, Work};
-use super::super::socket::Socket;
+use super::super::connect::ConnectedExport;
+use super::super::link::{LinkWork, NbdLink, ServerConn};
+use super::super::socket::NbdSocket;
 use crate::{Completion, Io, IoKind, Wait};
 use forebay_nbd::client::Opened;
 use forebay_nbd::proto;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const WRITE: IoKind = IoKind::Write { fua: false };
 const FUA_WRITE: IoKind = IoKind::Write { fua: true };
 
-fn connection(flags: u16) -> Connection {
+fn connection(flags: u16) -> ServerConn {
     let (stream, _) = UnixStream::pair().unwrap();
     let opened = Opened {
         size_bytes: 1 << 20,
@@ -27,23 +27,25 @@ fn connection(flags: u16) -> Connection {
         block_preferred: 4096,
         payload_max: 32 << 20,
     };
-    Connected { socket: Socket::from(stream), opened, input: Vec::new() }.into_connection().0
+    ConnectedExport { socket: NbdSocket::from(stream), opened, input: Vec::new() }
+        .into_connection()
+        .0
 }
 
-fn link(flags: u16) -> Link {
-    Link::new(connection(flags), Duration::from_secs(10))
+fn link(flags: u16) -> NbdLink {
+    NbdLink::new(connection(flags), Duration::from_secs(10))
 }
 
 /// Submits an I/O of zero bytes; only the kind matters here.
-fn submit(link: &mut Link, kind: IoKind) -> Arc<Wait> {
+fn submit(link: &mut NbdLink, kind: IoKind) -> Arc<Wait> {
     let wait = Wait::new(1);
     let done = Completion::new(wait.clone(), 0);
-    link.submit(Work::Io(Io { kind, offset: 0, len: 0, buffers: Few::new(), done })).deliver();
+    link.submit(LinkWork::Io(Io { kind, offset: 0, len: 0, buffers: Few::new(), done })).deliver();
     wait
 }
 
 /// Sends the next request. Returns its cookie.
-fn send(link: &mut Link) -> u64 {
+fn send(link: &mut NbdLink) -> u64 {
     let (cookie, _) = link.next_to_send(&mut Vec::new()).unwrap();
     link.on_sent(cookie).deliver();
     cookie
@@ -51,7 +53,7 @@ fn send(link: &mut Link) -> u64 {
 
 /// Receives the answer to a request without an error, through the parser, which then accepts the
 /// cookie again.
-fn receive(link: &mut Link, cookie: u64) {
+fn receive(link: &mut NbdLink, cookie: u64) {
     let mut reply = proto::SIMPLE_REPLY_MAGIC.to_be_bytes().to_vec();
     reply.extend([0; 4]);
     reply.extend(cookie.to_be_bytes());
@@ -60,7 +62,7 @@ fn receive(link: &mut Link, cookie: u64) {
     link.on_reply(cookie, Ok(())).deliver();
 }
 
-fn assert_nothing_to_send(link: &mut Link) {
+fn assert_nothing_to_send(link: &mut NbdLink) {
     assert!(link.next_to_send(&mut Vec::new()).is_none());
 }
 
@@ -125,7 +127,7 @@ fn an_unanswered_request_has_its_full_time_in_a_later_outage() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
     link.on_disconnect(at(0));
-    let _ = link.on_connect(Connection { since: at(9), ..connection(super::ALL_FLAGS) });
+    let _ = link.on_connect(ServerConn { since: at(9), ..connection(super::ALL_FLAGS) });
     link.on_disconnect(at(60));
     link.expire(at(69)).deliver();
     assert_eq!((wait.answer(0), link.next_deadline()), (None, Some(at(70))));
@@ -143,7 +145,7 @@ fn a_request_that_ends_each_connection_fails() {
         link.on_disconnect(now);
         now += Duration::from_secs(2);
         link.expire(now).deliver();
-        let _ = link.on_connect(Connection { since: now, ..connection(super::ALL_FLAGS) });
+        let _ = link.on_connect(ServerConn { since: now, ..connection(super::ALL_FLAGS) });
         now += Duration::from_millis(10);
         assert!(now < start + Duration::from_secs(60), "retried without end");
     }

@@ -227,7 +227,7 @@ fn a_full_backlog_delays_a_connect_until_its_deadline() {
     let _hanging = server.hang();
     let url = NbdUrl::parse(&server.url()).unwrap();
     let deadline = Instant::now() + Duration::from_millis(50);
-    let error = socket::Socket::connect(&url.address, deadline).err().unwrap();
+    let error = socket::NbdSocket::connect(&url.address, deadline).err().unwrap();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
     assert!(Instant::now() >= deadline);
 }

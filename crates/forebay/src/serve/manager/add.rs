@@ -18,7 +18,8 @@ pub(in crate::serve) fn add(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Pro
     check_name(daemon, &spec.name)?;
     check_tls(daemon, &spec)?;
     let has_vault = daemon.runtime.vault().is_some();
-    spec.check_ups(&daemon.state().config.ups, has_vault).map_err(|error| problem_of(&error))?;
+    spec.check_ups(&daemon.state().config.ups.upses, has_vault)
+        .map_err(|error| problem_of(&error))?;
     if spec.config.protection.has_ups() && !has_vault {
         tracing::warn!(
             volume = %spec.name,

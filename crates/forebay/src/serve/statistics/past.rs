@@ -4,7 +4,7 @@
 //! process, the others survive a restart.
 
 use forebay_api::{History, HistoryPoint};
-use forebay_format::{Group, pack, unpack};
+use forebay_format::{NumberGroup, pack, unpack};
 use forebay_runtime::{LatencyClass, VolumeStatistics};
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ const NUMBERS: usize = 2 + 14 + 2 * LATENCIES.len() + 2;
 
 /// How the points of a volume are kept over restarts: one ring after the other, the oldest point
 /// first. Each ring is padded with zeroes at its end.
-pub(super) fn groups() -> Vec<Group> {
+pub(super) fn groups() -> Vec<NumberGroup> {
     vec![("history".to_owned(), POINTS * NUMBERS)]
 }
 

@@ -1,20 +1,22 @@
 //! Completion of operations: applies the result to the lines, answers the part, and wakes the
 //! waiting parts.
 
-use crate::index::meta::{DETACHED, LineTable, NO_SLOT};
+mod gathered;
+
+use crate::line::meta::{DETACHED, LineTable, NO_SLOT};
 use crate::lines::{VolumeLines, drop_if_idle};
-use crate::ops::{Op, OpKind, OpLine, WaitFor};
+use crate::ops::{LineOp, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
 use crate::writeback::Retry;
 use crate::{Answer, IoId, Outbox, Outcome};
 use forebay_types::{IoResult, Mode};
 
 /// Completes operations of one volume.
-pub(crate) struct Completion<'a, M> {
+pub(crate) struct OpCompletion<'a, M> {
     pub(super) lines: VolumeLines<'a, M>,
 }
 
-impl<'a, M: LineTable> Completion<'a, M> {
+impl<'a, M: LineTable> OpCompletion<'a, M> {
     pub(crate) const fn new(lines: VolumeLines<'a, M>) -> Self {
         Self { lines }
     }
@@ -98,7 +100,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
         }
     }
 
-    fn for_each_slot(&mut self, op: &Op, mut end: impl FnMut(&mut Self, &OpLine)) {
+    fn for_each_slot(&mut self, op: &LineOp, mut end: impl FnMut(&mut Self, &OpLine)) {
         for line in op.lines.iter().filter(|line| line.slot != NO_SLOT) {
             let there = self.lines.index.get(line.slot);
             assert!(there.key == line.key && there.pins > 0, "{line:?} is not in {there:?}");
@@ -125,7 +127,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
     }
 
     /// Cleans the lost sectors that a write has replaced on the disk.
-    fn clean_regained(&mut self, op: &Op, ok: bool) {
+    fn clean_regained(&mut self, op: &LineOp, ok: bool) {
         for line in op.lines.iter().filter(|line| ok && line.regained != 0) {
             if let Some(slot) = self.lines.index.find(line.key) {
                 self.lines.clean_lost(slot, line.regained);
@@ -134,7 +136,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
     }
 
     /// Drops the lines that were kept only for their lost sectors.
-    fn drop_regained(&mut self, op: &Op) {
+    fn drop_regained(&mut self, op: &LineOp) {
         for line in op.lines.iter().filter(|line| line.regained != 0) {
             if let Some(slot) = self.lines.index.find(line.key) {
                 self.lines.drop_if_empty(slot);
@@ -144,7 +146,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
 
     /// Drops the clean lines of an operation on a bypass volume. They were busy or dirty when the
     /// change of mode dropped the others.
-    fn drop_clean_lines(&mut self, op: &Op) {
+    fn drop_clean_lines(&mut self, op: &LineOp) {
         if self.lines.planted.is(PlantedBug::KeepLinesInBypass) {
             return;
         }
@@ -157,7 +159,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
 
     /// Drops the clean lines of an operation that were in the pool only because writes to the
     /// frozen volume were acknowledged from memory. If it is no longer frozen, they stay.
-    fn drop_buffered_lines(&mut self, op: &Op) {
+    fn drop_buffered_lines(&mut self, op: &LineOp) {
         for line in &op.lines {
             self.lines.finish_buffered(line.key);
         }
@@ -166,7 +168,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
         }
     }
 
-    fn finish_destage(&mut self, line: &OpLine, op: &Op) {
+    fn finish_destage(&mut self, line: &OpLine, op: &LineOp) {
         if line.mask == 0 {
             return;
         }

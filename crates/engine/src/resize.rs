@@ -20,20 +20,21 @@
 //!
 //! A growth first takes back slabs that are still being emptied, then those given back.
 
-use super::Slab;
 use crate::index::Slots;
-use crate::index::key::LineKey;
-use crate::index::meta::{DETACHED, LineTable};
 use crate::index::retained::{self, is_retained};
 use crate::index::slabs::{apply_policy_capacity, give_back, rank, slabs_mut, take_back};
-use crate::integrity::Integrity;
+use crate::integrity::ShardIntegrity;
+use crate::line::key::LineKey;
+use crate::line::meta::{DETACHED, LineTable};
 use crate::lines::{VolumeLines, drop_if_idle};
 use crate::ops::Ops;
 use crate::sabotage::{Planted, PlantedBug};
-use crate::volume::Volumes;
+use crate::slabs::Slab;
+use crate::volume::ShardVolumes;
 use crate::writeback::quota::Quota;
 use crate::{LineMeta, Outbox, Slot};
 use forebay_types::VolumeId;
+use std::cmp::Ordering;
 
 /// Slots that one step examines to compare slabs; at least one slab is examined.
 const SLOTS_COMPARED_MAX: Slot = 4096;
@@ -66,16 +67,16 @@ pub enum ResizeStep {
 }
 
 /// Resizes a shard. Borrows its components for one call; owns nothing.
-pub(crate) struct Resizer<'a, M> {
-    pub volumes: &'a mut Volumes,
+pub(crate) struct ShardResizer<'a, M> {
+    pub volumes: &'a mut ShardVolumes,
     pub quota: &'a mut Quota,
     pub index: &'a mut Slots<M>,
     pub ops: &'a mut Ops,
-    pub integrity: &'a mut Integrity,
+    pub integrity: &'a mut ShardIntegrity,
     pub planted: Planted,
 }
 
-impl<M: LineTable> Resizer<'_, M> {
+impl<M: LineTable> ShardResizer<'_, M> {
     /// See [`crate::Shard::resize`].
     pub(crate) fn set_target(&mut self, lines: usize) {
         slabs_mut(self.index).set_target(lines);
@@ -98,16 +99,13 @@ impl<M: LineTable> Resizer<'_, M> {
             return ResizeStep::More;
         }
         let slabs = self.index.slabs();
-        if slabs.in_use < slabs.target {
-            return self.grow();
+        match slabs.compare_with_target() {
+            Ordering::Less => self.grow(),
+            Ordering::Greater => self.choose(),
+            Ordering::Equal if slabs.is_emptying() => self.empty(out),
+            Ordering::Equal if slabs.is_resizing() => ResizeStep::Waiting,
+            Ordering::Equal => ResizeStep::Done,
         }
-        if slabs.in_use > slabs.target {
-            return self.choose();
-        }
-        if slabs.emptying > 0 {
-            return self.empty(out);
-        }
-        if slabs.empty > 0 { ResizeStep::Waiting } else { ResizeStep::Done }
     }
 
     /// Takes one slab into use again.
@@ -138,13 +136,13 @@ impl<M: LineTable> Resizer<'_, M> {
 
     /// Empties some slots of the next emptying slab.
     fn empty(&mut self, out: &mut Outbox) -> ResizeStep {
-        let slab = self.next_emptying();
+        let slab = slabs_mut(self.index).next_emptying();
         let (mut moves, mut drops, mut left) = (0, 0, 0);
         let mut has_slot = true;
-        let start = self.index.slabs().search.slot.max(slab.first);
+        let start = self.index.slabs().search().slot.max(slab.first);
         for slot in start..slab.slots().end {
             if moves == MOVES_MAX {
-                slabs_mut(self.index).search.slot = slot;
+                slabs_mut(self.index).search_mut().slot = slot;
                 return self.end_step(true);
             }
             let before = *self.index.get(slot);
@@ -152,7 +150,7 @@ impl<M: LineTable> Resizer<'_, M> {
                 continue;
             }
             if before.key == LineKey::PARITY {
-                slabs_mut(self.index).search.sees_parity = true;
+                slabs_mut(self.index).search_mut().sees_parity = true;
             } else if before.has(DETACHED) {
                 // Waits for its pins.
             } else if before.dirty == 0 && !self.must_stay(slot) {
@@ -165,47 +163,25 @@ impl<M: LineTable> Resizer<'_, M> {
             }
             left += u32::from(self.index.get(slot).key != LineKey::NONE);
         }
-        let search = &mut slabs_mut(self.index).search;
+        let search = slabs_mut(self.index).search_mut();
         (search.slab, search.slot) = (slab.number + 1, 0);
         // An earlier step may have found lines in the slots before `start`.
         if left == 0 && start == slab.first {
             give_back(self.index, slab, self.planted);
-            slabs_mut(self.index).search.quiet = 0;
+            slabs_mut(self.index).search_mut().quiet = 0;
             return ResizeStep::Empty(slab);
         }
         let freed = self.free_parities(out);
         self.end_step(moves + drops > 0 || freed)
     }
 
-    /// The slab at which the search continues.
-    fn next_emptying(&mut self) -> Slab {
-        let slabs = slabs_mut(self.index);
-        let count = slabs.states.len();
-        let from = slabs.search.slab;
-        let mut numbers = (from..count).chain(0..from.min(count));
-        let found = numbers.find(|&slab| slabs.states[slab] == super::State::Emptying);
-        let number = found.expect("a slab is being emptied");
-        if number != from {
-            (slabs.search.slab, slabs.search.slot) = (number, 0);
-        }
-        slabs.slab(number)
-    }
-
     /// Ends a step. The shrink waits once the last steps have examined everything without progress.
     fn end_step(&mut self, progress: bool) -> ResizeStep {
         let places = self.index.capacity().div_ceil(PLACES_EXAMINED_MAX as usize);
-        let slabs = slabs_mut(self.index);
-        if progress {
-            slabs.search.quiet = 0;
-            return ResizeStep::More;
+        match slabs_mut(self.index).is_search_over(progress, places) {
+            true => ResizeStep::Waiting,
+            false => ResizeStep::More,
         }
-        slabs.search.quiet += 1;
-        let round = slabs.emptying.max(if slabs.search.sees_parity { places } else { 0 });
-        if slabs.search.quiet < round {
-            return ResizeStep::More;
-        }
-        (slabs.search.quiet, slabs.search.sees_parity) = (0, false);
-        ResizeStep::Waiting
     }
 
     /// The lines of a served volume.
@@ -264,10 +240,10 @@ impl<M: LineTable> Resizer<'_, M> {
     /// first, because their next seal covers whatever they contain. Returns whether any was
     /// dropped.
     fn free_parities(&mut self, out: &mut Outbox) -> bool {
-        if !self.index.slabs().search.sees_parity {
+        if !self.index.slabs().search().sees_parity {
             return false;
         }
-        let first = self.index.slabs().search.parity;
+        let first = self.index.slabs().search().parity;
         let end = first.saturating_add(PLACES_EXAMINED_MAX).min(self.index.capacity() as Slot);
         let (mut at, mut freed) = (first, 0);
         while at < end && freed < PARITIES_FREED_MAX {
@@ -284,7 +260,7 @@ impl<M: LineTable> Resizer<'_, M> {
             at += 1;
         }
         let is_end = at as usize >= self.index.capacity();
-        slabs_mut(self.index).search.parity = if is_end { 0 } else { at };
+        slabs_mut(self.index).search_mut().parity = if is_end { 0 } else { at };
         freed > 0
     }
 }

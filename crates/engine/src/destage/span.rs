@@ -18,9 +18,9 @@
 //! applies to several runs in one operation.
 
 use crate::index::Slots;
-use crate::index::key::{LineKey, mask_runs};
-use crate::index::meta::LineTable;
-use crate::integrity::Integrity;
+use crate::integrity::ShardIntegrity;
+use crate::line::key::{LineKey, mask_runs};
+use crate::line::meta::LineTable;
 use crate::ops::io_run::{IoRun, push_run};
 use crate::ops::{OpLine, Ops};
 use crate::volume::ShardVolume;
@@ -59,7 +59,7 @@ pub(crate) struct Planner<'a, M> {
     volume: &'a ShardVolume,
     index: &'a Slots<M>,
     ops: &'a Ops,
-    integrity: &'a Integrity,
+    integrity: &'a ShardIntegrity,
     /// Limit of the lines of a span, except that a whole stripe is not divided.
     lines_max: u64,
     /// Omits the seals. For a planted bug only.
@@ -71,7 +71,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
         volume: &'a ShardVolume,
         index: &'a Slots<M>,
         ops: &'a Ops,
-        integrity: &'a Integrity,
+        integrity: &'a ShardIntegrity,
         unverified: bool,
     ) -> Self {
         let lines_max = LINES_PER_REGION;

@@ -1,20 +1,21 @@
 //! Starts the destages that the scheduler allows, in the order of the sweep, the elevator or the
 //! epochs.
 
-use super::dirty_lines::DirtyLines;
-use super::elevator::{Stop, Window};
-use super::epochs::Epochs;
-use super::scheduler::{Inputs, Scheduler};
-use super::span::{Planner, Span};
-use super::{Serves, Writeback};
-use crate::index::key::LineKey;
-use crate::index::meta::LineTable;
+pub(crate) mod span;
+
+use crate::line::key::LineKey;
+use crate::line::meta::LineTable;
 use crate::lines::VolumeLines;
 use crate::ops::io_run::IoRun;
-use crate::ops::{Op, OpKind, OpLine, emit};
+use crate::ops::{LineOp, OpKind, OpLine, Serves, emit};
 use crate::sabotage::PlantedBug;
+use crate::writeback::dirty_lines::DirtySet;
+use crate::writeback::elevator::{ElevatorStop, FlightWindow};
+use crate::writeback::epochs::Epochs;
+use crate::writeback::scheduler::{DestageScheduler, SchedulerInputs};
 use crate::{Answer, IoCause, IoVerb, Outbox, Outcome, PartId, Slot};
 use forebay_types::{Few, IoError, IoResult, LINE_BYTES, LINES_PER_REGION, Mode, REGION_BYTES};
+use span::{Planner, Span};
 use std::iter;
 
 /// Destages lines of one volume.
@@ -22,27 +23,27 @@ pub(crate) struct Destager<'a, M> {
     lines: VolumeLines<'a, M>,
 }
 
-impl<'a, M> Destager<'a, M> {
-    pub(crate) const fn new(lines: VolumeLines<'a, M>) -> Self {
-        Self { lines }
+impl<M: LineTable> VolumeLines<'_, M> {
+    pub(crate) const fn destager(&mut self) -> Destager<'_, M> {
+        Destager { lines: self.reborrow() }
     }
 }
 
 impl<M: LineTable> Destager<'_, M> {
-    fn inputs(&self, now_ms: u64) -> Inputs {
+    fn inputs(&self, now_ms: u64) -> SchedulerInputs {
         self.lines.volume.writeback().inputs(self.lines.volume.mode(), now_ms)
     }
 
-    fn scheduler(&self) -> &Scheduler {
-        &self.lines.volume.writeback().scheduler
+    fn scheduler(&self) -> &DestageScheduler {
+        self.lines.volume.writeback().scheduler()
     }
 
-    fn scheduler_mut(&mut self) -> &mut Scheduler {
-        &mut self.lines.volume.writeback_mut().scheduler
+    fn scheduler_mut(&mut self) -> &mut DestageScheduler {
+        self.lines.volume.writeback_mut().scheduler_mut()
     }
 
-    fn dirty(&self) -> &DirtyLines {
-        &self.lines.volume.writeback().dirty
+    fn dirty(&self) -> &DirtySet {
+        self.lines.volume.writeback().dirty()
     }
 
     /// See [`crate::Shard::tick`].
@@ -55,8 +56,8 @@ impl<M: LineTable> Destager<'_, M> {
             return;
         }
         self.lines.volume.counters_mut().dirty_line_ms += lines as u64 * passed_ms;
-        self.lines.volume.writeback_mut().dirty.record_time(now_ms.saturating_sub(passed_ms));
-        if self.lines.volume.writeback().epochs.is_some() {
+        self.lines.volume.writeback_mut().dirty_mut().record_time(now_ms.saturating_sub(passed_ms));
+        if self.lines.volume.writeback().epochs().is_some() {
             return self.tick_epochs(now_ms, out);
         }
         let inputs = self.inputs(now_ms);
@@ -64,17 +65,22 @@ impl<M: LineTable> Destager<'_, M> {
         let has_lost = self.lines.volume.lost_sectors() > 0;
         let writeback = self.lines.volume.writeback_mut();
         if writeback.begin_sweep(self.lines.id, inputs, may_age, has_lost, self.lines.index) {
-            writeback.scheduler.schedule_aging(now_ms, self.lines.quota);
+            writeback.scheduler_mut().schedule_aging(now_ms, self.lines.quota);
         } else {
-            let overdue_ms = Scheduler::aging_overdue_ms(self.lines.quota);
-            writeback.dirty.advance_ages(now_ms, overdue_ms);
+            let overdue_ms = DestageScheduler::aging_overdue_ms(self.lines.quota);
+            writeback.dirty_mut().advance_ages(now_ms, overdue_ms);
         }
         self.pump(now_ms, out);
         self.bypass_elevator(now_ms, out);
     }
 
     fn tick_epochs(&mut self, now_ms: u64, out: &mut Outbox) {
-        self.lines.volume.writeback_mut().epochs.iter_mut().for_each(|epochs| epochs.tick(now_ms));
+        self.lines
+            .volume
+            .writeback_mut()
+            .epochs_mut()
+            .into_iter()
+            .for_each(|epochs| epochs.tick(now_ms));
         if self.is_order_due(now_ms) {
             out.orders.push(self.lines.id);
         }
@@ -83,14 +89,11 @@ impl<M: LineTable> Destager<'_, M> {
 
     /// See [`crate::Shard::is_order_due`].
     pub(crate) fn is_order_due(&self, now_ms: u64) -> bool {
-        let Writeback { epochs: Some(epochs), scheduler, .. } = self.lines.volume.writeback()
-        else {
-            return false;
-        };
+        let Some(epochs) = self.lines.volume.writeback().epochs() else { return false };
         let close_current =
             self.lines.quota.is_over_background() || self.lines.volume.mode() != Mode::WriteBack;
         let age_ms = self.lines.quota.config().dirty_age_ms;
-        epochs.is_due(now_ms, age_ms, close_current) && !scheduler.is_backing_off(now_ms)
+        epochs.is_due(now_ms, age_ms, close_current) && !self.scheduler().is_backing_off(now_ms)
     }
 
     /// See [`crate::Shard::destage_epoch`].
@@ -106,11 +109,11 @@ impl<M: LineTable> Destager<'_, M> {
         self.exempt_lost(last);
         let has_lost = self.lines.volume.lost_sectors() > 0;
         let writeback = self.lines.volume.writeback_mut();
-        if !writeback.epochs.as_mut()?.start_run(last, part) {
+        if !writeback.epochs_mut()?.start_run(last, part) {
             if has_lost {
                 // Lines with only lost sectors stay dirty. Without a delay, the next run would be
                 // due at once.
-                writeback.scheduler.back_off(now_ms);
+                writeback.scheduler_mut().back_off(now_ms);
             }
             return Some(Ok(()));
         }
@@ -128,7 +131,7 @@ impl<M: LineTable> Destager<'_, M> {
     /// Moves lines of the epochs up to `last` that have only lost dirty sectors to the current
     /// epoch: they cannot be destaged.
     fn exempt_lost(&mut self, last: u64) {
-        let Some(epochs) = &self.lines.volume.writeback().epochs else { return };
+        let Some(epochs) = self.lines.volume.writeback().epochs() else { return };
         let slots = epochs.slots_up_to(last);
         let lost = slots.filter(|&(_, slot)| self.lines.index.get(slot).destageable() == 0);
         for (key, slot) in lost.collect::<Vec<_>>() {
@@ -141,8 +144,8 @@ impl<M: LineTable> Destager<'_, M> {
     pub(crate) fn pump(&mut self, now_ms: u64, out: &mut Outbox) {
         self.answer_flushes(out);
         let VolumeLines { volume, quota, .. } = &mut self.lines;
-        volume.writeback_mut().scheduler.refill(now_ms, quota);
-        if volume.writeback().epochs.is_some() {
+        volume.writeback_mut().scheduler_mut().refill(now_ms, quota);
+        if volume.writeback().epochs().is_some() {
             return self.pump_epochs(out);
         }
         self.pump_sweep(now_ms, out);
@@ -178,7 +181,9 @@ impl<M: LineTable> Destager<'_, M> {
             if lines_max == 0 {
                 return;
             }
-            let Some(line) = self.lines.volume.writeback_mut().dirty.next_owed() else { return };
+            let Some(line) = self.lines.volume.writeback_mut().dirty_mut().next_owed() else {
+                return;
+            };
             let key = LineKey::new(self.lines.id, line);
             if self.may_destage(key) {
                 self.start_destage(key, lines_max, urgent, out);
@@ -227,8 +232,8 @@ impl<M: LineTable> Destager<'_, M> {
         }
     }
 
-    /// See [`Scheduler::window`].
-    fn window(&self, now_ms: u64) -> Option<Window> {
+    /// See [`DestageScheduler::window`].
+    fn window(&self, now_ms: u64) -> Option<FlightWindow> {
         self.scheduler().window(self.lines.quota, self.lines_min(), now_ms)
     }
 
@@ -240,7 +245,7 @@ impl<M: LineTable> Destager<'_, M> {
     }
 
     /// The elevator's next stop in this shard, if it may start a destage now.
-    fn next_stop(&self, now_ms: u64) -> Option<Stop> {
+    fn next_stop(&self, now_ms: u64) -> Option<ElevatorStop> {
         let (scheduler, dirty) = (self.scheduler(), self.dirty());
         if !scheduler.may_use_elevator(self.inputs(now_ms)) {
             return None;
@@ -251,12 +256,12 @@ impl<M: LineTable> Destager<'_, M> {
         let line = scheduler.elevator_line(true);
         let behind = dirty.whole_from(0).take_while(|&before| before < line);
         if let Some(key) = dirty.whole_from(line).chain(behind).map(key).find(may_destage) {
-            return Some(Stop { key, whole: true, operations });
+            return Some(ElevatorStop { key, whole: true, operations });
         }
         let line = scheduler.elevator_line(false);
         let behind = dirty.waiting_from(0).take_while(|&before| before < line);
         let key = dirty.waiting_from(line).chain(behind).map(key).find(may_destage)?;
-        Some(Stop { key, whole: false, operations })
+        Some(ElevatorStop { key, whole: false, operations })
     }
 
     /// If throttled writers have waited too long for a distant elevator, destages a line of this
@@ -317,7 +322,7 @@ impl<M: LineTable> Destager<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) -> bool {
-        if self.lines.volume.writeback().epochs.is_some() {
+        if self.lines.volume.writeback().epochs().is_some() {
             return false;
         }
         self.scheduler_mut().start_throttling();
@@ -352,17 +357,17 @@ impl<M: LineTable> Destager<'_, M> {
 
     /// Continues after an operation has completed: lines that a flush found busy may be destaged
     /// now.
-    pub(crate) fn resume(&mut self, op: &Op, now_ms: u64, out: &mut Outbox) {
+    pub(crate) fn resume(&mut self, op: &LineOp, now_ms: u64, out: &mut Outbox) {
         let VolumeLines { volume, quota, .. } = &mut self.lines;
         let writeback = volume.writeback_mut();
         // Most operations complete while nothing is to be destaged.
         if !writeback.has_work(quota) {
             return;
         }
-        op.lines.iter().for_each(|line| writeback.dirty.retry(line.key.line()));
-        let may_sweep = writeback.epochs.is_none() && !writeback.dirty.is_sweeping();
+        op.lines.iter().for_each(|line| writeback.dirty_mut().retry(line.key.line()));
+        let may_sweep = writeback.epochs().is_none() && !writeback.dirty().is_sweeping();
         if may_sweep && writeback.is_stalled() {
-            writeback.dirty.begin_sweep();
+            writeback.dirty_mut().begin_sweep();
         }
         if out.memory.is_empty() {
             self.pump(now_ms, out);
@@ -374,13 +379,13 @@ impl<M: LineTable> Destager<'_, M> {
     }
 
     /// Counts a completed destage. The caller handles its lines afterwards.
-    pub(crate) fn count_end(&mut self, op: &Op, now_ms: u64) {
+    pub(crate) fn count_end(&mut self, op: &LineOp, now_ms: u64) {
         let failed = op.error.is_some();
         self.lines.quota.count_destage_end(op.lines.len());
         let has_recovered = self.lines.quota.has_recovered();
         let writeback = self.lines.volume.writeback_mut();
-        if writeback.epochs.is_none() {
-            writeback.flushes.count_end(op.serves);
+        if writeback.epochs().is_none() {
+            writeback.flushes_mut().count_end(op.serves);
         }
         let scheduler = self.scheduler_mut();
         scheduler.count_end(op.lines.len(), failed, op.is_wide, now_ms);
@@ -411,12 +416,12 @@ impl<M: LineTable> Destager<'_, M> {
         let mut span = self.planner().limited(lines_max as u64).span_of(key);
         let writeback = self.lines.volume.writeback_mut();
         let mut serves = Serves::default();
-        if writeback.epochs.is_none() {
+        if writeback.epochs().is_none() {
             for line in span.lines.iter_mut().filter(|line| line.mask != 0) {
-                line.is_owed = writeback.dirty.mark_in_destage(line.key.line());
+                line.is_owed = writeback.dirty_mut().mark_in_destage(line.key.line());
             }
             let is_owed = span.lines.iter().any(|line| line.is_owed);
-            serves = writeback.flushes.count_start(is_owed);
+            serves = writeback.flushes_mut().count_start(is_owed);
         }
         let counters = self.lines.volume.counters_mut();
         counters.scattered_destages += u64::from(span.is_scattered);
@@ -440,8 +445,8 @@ impl<M: LineTable> Destager<'_, M> {
     /// Starts the operation for a span.
     fn start(&mut self, span: Span, serves: Serves, urgent: bool, out: &mut Outbox) -> u32 {
         let writeback = self.lines.volume.writeback_mut();
-        let ignores_reads = urgent || writeback.epochs.is_some();
-        writeback.scheduler.take_tokens(span.runs.len() as u64, span.bytes(), ignores_reads);
+        let ignores_reads = urgent || writeback.epochs().is_some();
+        writeback.scheduler_mut().take_tokens(span.runs.len() as u64, span.bytes(), ignores_reads);
         self.count_start(&span, urgent);
         let Span { lines, runs, is_wide, .. } = span;
         for line in &lines {
@@ -450,10 +455,10 @@ impl<M: LineTable> Destager<'_, M> {
             assert!(there.key == line.key && has_data, "{line:?} is destaged from {there:?}");
             self.lines.index.pin(line.slot);
         }
-        let op = Op {
+        let op = LineOp {
             is_wide,
             serves,
-            ..Op::new(OpKind::Destage, self.lines.id, lines, None, runs.len())
+            ..LineOp::new(OpKind::Destage, self.lines.id, lines, None, runs.len())
         };
         let id = self.lines.start(op);
         let cause = if urgent { IoCause::DestageUrgent } else { IoCause::Destage };
@@ -466,7 +471,7 @@ impl<M: LineTable> Destager<'_, M> {
         let draining = self.lines.volume.mode() != Mode::WriteBack;
         let writeback = self.lines.volume.writeback_mut();
         let is_stalled = writeback.is_stalled();
-        let is_log_short = writeback.scheduler.is_log_short();
+        let is_log_short = writeback.scheduler().is_log_short();
         let Some(epochs) = writeback.epochs_mut() else { return };
         let urgent = draining || epochs.is_urgent() || is_log_short;
         if is_stalled {
@@ -494,7 +499,7 @@ impl<M: LineTable> Destager<'_, M> {
         let mut next = Some((key, slot));
         while let Some((key, slot)) = next {
             let mask = self.lines.index.get(slot).destageable();
-            let epochs = self.lines.volume.writeback().epochs.as_ref();
+            let epochs = self.lines.volume.writeback().epochs();
             let is_due = epochs.is_some_and(|epochs| epochs.is_waiting_for(slot));
             assert!(is_due && mask != 0, "{key:?} in slot {slot} is not due in its epoch");
             self.planner().push_sectors(key, slot, mask, &mut runs);
@@ -506,11 +511,11 @@ impl<M: LineTable> Destager<'_, M> {
                     && !after.line().is_multiple_of(LINES_PER_REGION)
                     && self.may_destage_slot(after, slot)
                     && next_mask & 1 != 0
-                    && crate::index::key::mask_runs(next_mask).count() == 1
+                    && crate::line::key::mask_runs(next_mask).count() == 1
             };
-            let joined = self.lines.volume.writeback().epochs.as_ref();
+            let joined = self.lines.volume.writeback().epochs();
             let joined = joined.is_some_and(|epochs| epochs.joins_next(joins));
-            let epochs = self.lines.volume.writeback_mut().epochs.as_mut();
+            let epochs = self.lines.volume.writeback_mut().epochs_mut();
             next = epochs.filter(|_| joined).and_then(Epochs::next);
         }
         self.start(Span::of_runs(lines, runs), Serves::default(), urgent, out);

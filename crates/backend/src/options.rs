@@ -1,0 +1,31 @@
+//! How a backend is opened.
+
+use std::time::Duration;
+
+/// Options for opening a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Refuse writes.
+    pub read_only: bool,
+    /// How long I/O waits for a lost server before it fails, in seconds.
+    pub reconnect_seconds: u32,
+    /// How long to wait for a file or block device that another program has open. The kernel may
+    /// close the files of a killed process a moment after the process is gone.
+    pub in_use_wait: Duration,
+    /// Refuse a file or block device with a disk image in another format, such as qcow2.
+    pub refuse_images: bool,
+    /// Open a stand-in, see [`crate::try_open`].
+    pub is_trial: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            reconnect_seconds: 30,
+            in_use_wait: Duration::ZERO,
+            refuse_images: false,
+            is_trial: false,
+        }
+    }
+}
