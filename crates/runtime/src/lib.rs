@@ -10,9 +10,10 @@
 //! | modules | contents |
 //! | --- | --- |
 //! | `runtime` | start, stop, and what a program calls |
-//! | `service` | volumes: add, change, remove, report; `warm_up`, `learn`, `resize`, `collapser` are its threads |
+//! | `service` | volumes: add, change, remove, report |
+//! | `warm_up`, `learn`, `resize`, `collapser` | threads beside the path of requests |
 //! | `worker`, `clients` | the loop of a worker, its I/O and its clients |
-//! | `shared`, `protect`, `error` | the state that workers share, and what protects it: journals, the vault, the patrol |
+//! | `shared`, `protect`, `error` | what workers share; journals, the vault, the patrol |
 //! | `pool`, `disk`, `stats`, `budget`, `background` | lines, disks, counters, limits |
 //! | `reactor`, `locks`, `descriptors`, `timeouts` | the system |
 
