@@ -14,7 +14,7 @@ const CIRCLES: [(&str, usize); 9] = [
     ("forebay", 4),
     ("frontend-nbd", 2),
     ("journal", 2),
-    ("runtime", 17),
+    ("runtime", 3),
     ("volume", 2),
 ];
 /// How many of a hundred definitions of types share their name with another one.

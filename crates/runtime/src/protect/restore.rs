@@ -6,8 +6,7 @@
 
 use crate::error::VolumeError;
 use crate::locks::{LazyCondvar, Lock};
-use crate::shared::{Message, Shared, Volume};
-use crate::worker::Tasks;
+use crate::shared::{Message, Shared, Tasks, Volume};
 use forebay_journal::Piece;
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use std::collections::VecDeque;

@@ -6,8 +6,8 @@
 //! dump is unchanged, and the next start loads it again.
 
 use super::{Vault, VaultError, VaultPhase, VolumeVault};
+use crate::disk::{examine, places_to_compare};
 use crate::error::VolumeError;
-use crate::protect::guard::{examine, places_to_compare};
 use crate::protect::journal::ReadAhead;
 use crate::protect::restore::Restorer;
 use crate::shared::{Shared, Volume};

@@ -8,14 +8,8 @@
 //! What Forebay reads itself (preloads, calibrations, patrols) is not accepted from a client, so no
 //! recording has it.
 
-mod ring;
-
-pub(crate) use ring::Recorder;
-use ring::Ring;
-
 use crate::error::VolumeError;
-use crate::shared::Shared;
-use forebay_engine::Uncached;
+use crate::shared::{Recorded, Recorder, Ring, Shared};
 use forebay_types::{Action, Blame, Fault, Remedy};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,46 +25,6 @@ const RING_SLOTS_MAX: usize = 64 << 10;
 const LAG: Duration = Duration::from_millis(5);
 /// How long the end of a recording waits for the answers to requests in flight.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
-
-/// How a recorded request was served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Served {
-    /// From the pool alone.
-    Pool,
-    /// Not from the pool alone.
-    Uncached(Uncached),
-    /// With an error.
-    Error,
-}
-
-impl Served {
-    /// Its name in traces.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Pool => "pool",
-            Self::Uncached(reason) => reason.name(),
-            Self::Error => "error",
-        }
-    }
-}
-
-/// A recorded request: a read or a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recorded {
-    /// When it had arrived completely, since the runtime was started.
-    pub arrived: Duration,
-    /// The position of its volume in the list that was recorded.
-    pub volume: usize,
-    /// Whether it is a write.
-    pub is_write: bool,
-    /// The first byte on the volume.
-    pub offset: u64,
-    /// Bytes.
-    pub length: u64,
-    /// The time until it was answered, and how it was served; `None` if it was not answered in
-    /// time.
-    pub answer: Option<(Duration, Served)>,
-}
 
 /// Why a recording cannot begin.
 #[derive(Debug, thiserror::Error)]

@@ -1,20 +1,32 @@
 //! A volume, as the workers share it.
 
-use super::{FlushGate, Reads};
-use crate::clients::ExtentQueries;
-use crate::gather::Gather;
-use crate::govern::Govern;
-use crate::learn::Learn;
+mod extents;
+mod flush_gate;
+mod gather;
+mod govern;
+mod learn;
+mod pins;
+mod slow;
+mod warm;
+
+pub(crate) use extents::{DirtyRanges, ExtentQueries, PendingQuery};
+pub(crate) use flush_gate::{FLUSH_FAILED, FlushGate, FlushNeed};
+pub(crate) use gather::Gather;
+pub use gather::{CalibrateError, Calibration, CalibrationFailure, GatherStatus, OnMeasured};
+pub(crate) use govern::{Govern, limits_of};
+pub use learn::{ForecastScore, ForecastStatus, LearnState, LearnStatus};
+pub(crate) use learn::{Learn, Need};
+pub use pins::{PinError, PinStatus};
+pub(crate) use pins::{Pins, VolumePins};
+pub(crate) use slow::SlowVolume;
+pub use slow::{SlowRequest, SlowWait, VolumeSlow, WaitingRequest, WaitingRequests};
+pub(crate) use warm::Warm;
+pub use warm::{WarmUpState, WarmUpStatus};
+
+use crate::disk::{DiskErrors, ErrorLog, KeptSamples, Presence, Reads};
 use crate::locks::{Lock, SharedLock};
-use crate::pins::VolumePins;
-use crate::protect::guard::KeptSamples;
 use crate::protect::journal::Journal;
-use crate::protect::presence::Presence;
-use crate::protect::vault::Vault;
-use crate::slow::SlowVolume;
 use crate::stats::{DiskLoad, InternalReads, RequestCounters, WorkerStats, add_up_counters};
-use crate::warm_up::Warm;
-use crate::worker::{DiskErrors, ErrorLog};
 use forebay_backend::Backend;
 use forebay_frontend::VolumeInfo;
 use forebay_journal::Freshness;
@@ -57,8 +69,6 @@ pub(crate) struct Volume {
     pub journal: Option<JournalUse>,
     /// Its state with respect to the UPS.
     pub power: VolumePower,
-    /// The vault that takes its dirty data when the battery runs low.
-    pub vault: Option<Arc<Vault>>,
     /// Samples of its disk, for the vault.
     pub samples: OnceLock<KeptSamples>,
     /// Limits the log lines on I/Os that its disk fails.

@@ -1,17 +1,10 @@
 //! The needs of one worker's clients that are not reported to the volumes yet.
 
+use crate::shared::Need;
 use forebay_types::{ByteRange, LINE_BYTES, VolumeId};
 
 /// The needs that a worker collects before it reports them.
-pub(super) const NEEDS_MAX: usize = 64;
-
-/// Lines of a range that were needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Need {
-    pub volume: VolumeId,
-    pub range: ByteRange,
-    pub lines: u32,
-}
+const NEEDS_MAX: usize = 64;
 
 /// See the module. It allocates once.
 #[derive(Debug, Default)]

@@ -1,8 +1,8 @@
 //! Feeds the governor of a volume's writeback with samples from the workers.
 
+use crate::disk::Reads;
 use crate::locks::Lock;
 use crate::pool::MappedLines;
-use crate::shared::Reads;
 use forebay_engine::Shard;
 use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Pace, ReadTarget};
 use forebay_types::{LINE_BYTES, ReadLatency, VolumeConfig, VolumeId};

@@ -10,7 +10,6 @@
 //! nothing.
 
 use crate::locks::Lock;
-use crate::shared::Volume;
 use forebay_backend::{Backend, Displaced};
 
 /// Consecutive failed checks after which a device counts as displaced: a device manager may remove
@@ -53,22 +52,5 @@ impl Presence {
     pub(crate) fn displaced(&self) -> Option<Displaced> {
         let state = self.0.lock();
         state.0.filter(|_| state.1 >= CHECKS_UNTIL_SURE)
-    }
-}
-
-impl Volume {
-    pub(crate) fn check_presence(&self) {
-        let (name, disk) = (&self.name, &self.backend.description().name);
-        match self.presence.check(&*self.backend) {
-            Change::None => {}
-            Change::Gone(displaced) => tracing::error!(
-                volume = %name,
-                %disk,
-                %displaced,
-                "disk displaced, still served from the open file; the next start will not find \
-                 it: move it back, or copy its data elsewhere"
-            ),
-            Change::Back => tracing::warn!(volume = %name, %disk, "disk is back in its place"),
-        }
     }
 }

@@ -10,8 +10,9 @@
 //! with no extents, which means "unknown" and is always a valid answer. The price is the start of a
 //! thread for each burst of queries.
 
+use super::Volume;
 use crate::locks::Lock;
-use crate::shared::{Inbox, Message, Shards, Volume};
+use crate::shared::{Inbox, Message, Shards};
 use forebay_engine::dirty_lines_in;
 use forebay_frontend::ExtentQuery;
 use forebay_protect::runs_of;
@@ -28,7 +29,7 @@ const LINES_MAX: usize = 1024;
 
 /// A query that is not answered yet. It is answered exactly once, on drop; without extents unless
 /// [`PendingQuery::answer`] was called.
-pub(super) struct PendingQuery {
+pub(crate) struct PendingQuery {
     inbox: Arc<Inbox>,
     query: ExtentQuery,
     extents: Vec<Extent>,
@@ -37,7 +38,7 @@ pub(super) struct PendingQuery {
 }
 
 impl PendingQuery {
-    pub(super) const fn new(inbox: Arc<Inbox>, query: ExtentQuery, dirty: DirtyRanges) -> Self {
+    pub(crate) const fn new(inbox: Arc<Inbox>, query: ExtentQuery, dirty: DirtyRanges) -> Self {
         Self { inbox, query, extents: Vec::new(), dirty }
     }
 
@@ -71,7 +72,7 @@ impl Default for DirtyRanges {
 impl DirtyRanges {
     /// Adds the ranges that are dirty now. Requires that all shards know the volume, which is the
     /// case while it has clients.
-    pub(super) fn add(&mut self, shards: &Shards, id: VolumeId, range: ByteRange) {
+    pub(crate) fn add(&mut self, shards: &Shards, id: VolumeId, range: ByteRange) {
         for shard in shards.each() {
             let mut lines = dirty_lines_in(&shard, id, range, LINES_MAX + 1);
             if lines.len() > LINES_MAX
@@ -85,7 +86,7 @@ impl DirtyRanges {
 
     /// The extents of `range` with the dirty parts as data. They end before the first
     /// offset whose dirty ranges are unknown; the client asks again for the rest.
-    pub(super) fn overlay(mut self, range: ByteRange, extents: &[Extent]) -> Vec<Extent> {
+    pub(crate) fn overlay(mut self, range: ByteRange, extents: &[Extent]) -> Vec<Extent> {
         self.ranges.sort_unstable_by_key(|range| range.offset);
         let mut ranges = self.ranges.into_iter().peekable();
         let (mut out, mut at, mut end) = (Vec::new(), range.offset, range.offset);
@@ -120,7 +121,7 @@ struct Queue {
 
 impl Volume {
     /// Queues a query, and starts the thread that runs it.
-    pub(super) fn query_extents(self: &Arc<Self>, pending: PendingQuery) {
+    pub(crate) fn query_extents(self: &Arc<Self>, pending: PendingQuery) {
         let mut queue = self.extent_queries.0.lock();
         if queue.queued.len() >= QUEUED_MAX {
             drop(queue);

@@ -11,10 +11,10 @@
 //! they would undo lines that have become clean meanwhile. A process that finds it unfinished
 //! starts over (`record_again`).
 
+use super::VolumeSettings;
 use crate::error::VolumeError;
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
 use crate::protect::patrol;
-use crate::service::VolumeSettings;
 use crate::shared::Shared;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
 use forebay_engine::{Fate, LineKey, MemoryStep, Outbox, Recovery, Shard, ShardConfig};

@@ -2,7 +2,7 @@
 
 use crate::locks::Lock;
 use forebay_policy::{SplitCost, ThresholdSource, Unclear, gather_below};
-use forebay_types::IoError;
+use forebay_types::{Fault, IoError, Remedy};
 use std::sync::Arc;
 
 /// Why a disk could not be measured.
@@ -32,6 +32,46 @@ pub enum CalibrationFailure {
     /// The measured times are inconclusive.
     #[error(transparent)]
     Unclear(#[from] Unclear),
+}
+
+/// Why a requested measurement has failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CalibrateError {
+    /// The disk could not be measured.
+    #[error("the disk of volume '{name}' was not measured; the volume is served as before")]
+    Failed {
+        /// The volume.
+        name: String,
+        /// The reason.
+        #[source]
+        failure: CalibrationFailure,
+    },
+    /// The volume was not idle.
+    #[error(
+        "the disk of volume '{0}' was not measured, because clients were using it all the time; it \
+         is measured once it is idle"
+    )]
+    Busy(String),
+}
+
+const SET_THRESHOLD: &str = "set gather-below=SIZE for the volume";
+
+impl Fault for CalibrateError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::Failed { failure: CalibrationFailure::Unclear(_), .. } => {
+                Remedy::from("measure it again when the disk is idle").or(SET_THRESHOLD)
+            }
+            Self::Failed { failure: CalibrationFailure::NoThread, .. } => {
+                Remedy::from("raise the process's limit of threads").or(SET_THRESHOLD)
+            }
+            Self::Failed { .. } => {
+                Remedy::from("check the kernel log for its disk").or(SET_THRESHOLD)
+            }
+            Self::Busy(_) => Remedy::from("wait until its clients pause").or(SET_THRESHOLD),
+        }
+    }
 }
 
 /// The state of a disk's measurement.
@@ -143,5 +183,20 @@ impl Gather {
     /// How many measurements have ended.
     pub(crate) fn completed(&self) -> u64 {
         self.state.lock().completed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measurement_that_failed_has_the_remedy_of_its_reason() {
+        let remedy =
+            |failure| CalibrateError::Failed { name: "v".to_owned(), failure }.remedy().to_string();
+        assert!(remedy(CalibrationFailure::NoThread).contains("limit of threads"));
+        assert!(remedy(CalibrationFailure::Hanging).contains("kernel log"));
+        let busy = CalibrateError::Busy("v".to_owned()).remedy().to_string();
+        assert_eq!(busy, "wait until its clients pause, or set gather-below=SIZE for the volume");
     }
 }

@@ -9,10 +9,8 @@
 //! number. So it uses the same few as long as the reader keeps up, and again after it was late.
 //! These fit the processor's cache. All of them, in turn, would take it from the index of the pool.
 
-use super::{Recorded, Served};
-use crate::clients::Submitted;
+use super::Volume;
 use crate::pool::prefetch_to_write;
-use crate::shared::Volume;
 use forebay_engine::Uncached;
 use forebay_frontend::ClientRequest;
 use forebay_volume::RequestKind;
@@ -37,6 +35,46 @@ const FIRST_REASON: u64 = 3;
 const SEGMENTS: usize = 64;
 /// How far ahead an entry is fetched into the processor's cache before it is filled.
 const ENTRIES_AHEAD: usize = 8;
+
+/// How a recorded request was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// From the pool alone.
+    Pool,
+    /// Not from the pool alone.
+    Uncached(Uncached),
+    /// With an error.
+    Error,
+}
+
+impl Served {
+    /// Its name in traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pool => "pool",
+            Self::Uncached(reason) => reason.name(),
+            Self::Error => "error",
+        }
+    }
+}
+
+/// A recorded request: a read or a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// When it had arrived completely, since the runtime was started.
+    pub arrived: Duration,
+    /// The position of its volume in the list that was recorded.
+    pub volume: usize,
+    /// Whether it is a write.
+    pub is_write: bool,
+    /// The first byte on the volume.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The time until it was answered, and how it was served; `None` if it was not answered in
+    /// time.
+    pub answer: Option<(Duration, Served)>,
+}
 
 /// A request in a ring.
 #[derive(Default)]
@@ -82,7 +120,7 @@ struct Segments {
 }
 
 /// The requests that one worker has recorded and that are not taken yet.
-pub(super) struct Ring {
+pub(crate) struct Ring {
     entries: Box<[Entry]>,
     /// The number of entries in a segment, as a power of two.
     segment_shift: u32,
@@ -93,7 +131,7 @@ pub(super) struct Ring {
 
 impl Ring {
     /// An empty ring of at most this many entries, or of one for each segment.
-    pub(super) fn new(slots: usize) -> Self {
+    pub(crate) fn new(slots: usize) -> Self {
         let segment_shift = (slots / SEGMENTS).max(1).ilog2();
         let segments = Segments {
             free: AtomicU64::new(u64::MAX),
@@ -126,24 +164,24 @@ impl Ring {
     }
 
     /// Whether more than half of the entries are in use. Only the reader may call it.
-    pub(super) fn is_half_full(&self) -> bool {
+    pub(crate) fn is_half_full(&self) -> bool {
         let filled = self.worker.filled.load(Ordering::Relaxed);
         filled - self.reader.taken.load(Ordering::Relaxed) > self.entries.len() as u64 / 2
     }
 
-    pub(super) fn dropped(&self) -> u64 {
+    pub(crate) fn dropped(&self) -> u64 {
         self.worker.dropped.load(Ordering::Relaxed)
     }
 
     /// When the oldest request arrived, since the start of the runtime. Only the reader may call
     /// it.
-    pub(super) fn first_arrived(&self) -> Option<Duration> {
+    pub(crate) fn first_arrived(&self) -> Option<Duration> {
         let entry = self.first()?;
         Some(Duration::from_nanos(entry.arrived_ns.load(Ordering::Relaxed)))
     }
 
     /// Whether the oldest request, if there is one, is answered. Only the reader may call it.
-    pub(super) fn is_first_answered(&self) -> bool {
+    pub(crate) fn is_first_answered(&self) -> bool {
         self.first().is_some_and(|entry| entry.answer.load(Ordering::Relaxed) != 0)
     }
 
@@ -162,7 +200,7 @@ impl Ring {
     }
 
     /// Takes the oldest request, and frees its entry. Only the reader may call it.
-    pub(super) fn take_first(&self) -> Option<Recorded> {
+    pub(crate) fn take_first(&self) -> Option<Recorded> {
         let entry = self.first()?;
         let request = entry.request.load(Ordering::Relaxed);
         let answer = entry.answer.load(Ordering::Relaxed);
@@ -270,13 +308,13 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(ring: Arc<Ring>, volumes: Arc<[Weak<Volume>]>, started: Instant) -> Self {
+    pub(crate) fn new(ring: Arc<Ring>, volumes: Arc<[Weak<Volume>]>, started: Instant) -> Self {
         let (answered, converted) = (Vec::new(), (started, 0));
         Self { ring, volumes, started, is_closed: false, answered, converted }
     }
 
     /// Ends the recording of further requests.
-    pub(super) const fn close(&mut self) {
+    pub(crate) const fn close(&mut self) {
         self.is_closed = true;
     }
 
@@ -306,10 +344,10 @@ impl Recorder {
 
     /// Records the answer to a request with a mark.
     #[cold]
-    pub(crate) fn answer(&mut self, submitted: &Submitted, served: Served) {
-        let Some(slot) = submitted.recorded.checked_sub(1) else { return };
+    pub(crate) fn answer(&mut self, mark: u32, arrived: Instant, served: Served) {
+        let Some(slot) = mark.checked_sub(1) else { return };
         let (slot, code) = (slot as usize, code_of(served));
-        self.answered.push(Answered { slot, arrived: submitted.arrived, code });
+        self.answered.push(Answered { slot, arrived, code });
     }
 
     /// Completes the entries of the turn, which ends now.

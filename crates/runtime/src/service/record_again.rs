@@ -1,13 +1,12 @@
 //! Records the dirty data of an adopted pool in the volume's journal once more: carries out the
 //! steps of a [`RecordAgain`].
 
+use super::adopt::PoolVolumes;
 use crate::error::VolumeError;
-use crate::protect::adopt::PoolVolumes;
 use crate::protect::journal::{FENCE_TRIES_MAX, JournalError, stuck_lines};
 use crate::protect::patrol::verify_locked;
 use crate::protect::restore::Restorer;
-use crate::shared::{JournalUse, Shared, Volume};
-use crate::worker::Tasks;
+use crate::shared::{JournalUse, Shared, Tasks, Volume};
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_engine::{LineKey, Verdict};
 use forebay_protect::{RecordAgain, RecordAgainStep, StuckLine, runs_of};

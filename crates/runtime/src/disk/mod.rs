@@ -4,6 +4,19 @@
 //! no system call and no wait. So the thread that looks for a disk that does not answer waits
 //! neither for a disk nor for a worker, and a request that is served from memory pays nothing.
 
+mod error_log;
+mod errors;
+mod identity;
+mod presence;
+mod reads;
+
+pub(crate) use error_log::ErrorLog;
+pub(crate) use errors::DiskErrors;
+pub use identity::examine_disk;
+pub(crate) use identity::{KeptSamples, examine, hardware, places_to_compare, sample};
+pub(crate) use presence::{Change, Presence};
+pub(crate) use reads::Reads;
+
 use crate::locks::Lock;
 use forebay_engine::{IoCause, IoVerb};
 use forebay_types::{ByteRange, VolumeId};

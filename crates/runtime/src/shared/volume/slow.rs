@@ -6,10 +6,8 @@
 //! which takes the slowest request of each volume since its last line, with the number of the
 //! others.
 
-use crate::error::VolumeError;
 use crate::locks::Lock;
-use crate::recording::Served;
-use crate::shared::Shared;
+use crate::shared::Served;
 use forebay_types::ByteRange;
 use forebay_volume::{RequestKind, Trail};
 use std::collections::VecDeque;
@@ -243,7 +241,7 @@ impl SlowVolume {
     }
 
     /// Takes what is to be logged now, unless the last time was less than [`LOG_INTERVAL`] ago.
-    fn take_unlogged(&self, now: Instant) -> Option<(SlowRequest, u64)> {
+    pub(crate) fn take_unlogged(&self, now: Instant) -> Option<(SlowRequest, u64)> {
         let mut log = self.log.lock();
         if log.logged.is_some_and(|at| now.saturating_duration_since(at) < LOG_INTERVAL) {
             return None;
@@ -251,6 +249,16 @@ impl SlowVolume {
         let taken = log.unlogged.take()?;
         log.logged = Some(now);
         Some(taken)
+    }
+
+    /// The slow requests that are kept, with the volume's name.
+    pub(crate) fn kept(&self, name: &str) -> VolumeSlow {
+        let log = self.log.lock();
+        VolumeSlow {
+            name: name.to_owned(),
+            total: log.total,
+            requests: log.kept.iter().cloned().collect(),
+        }
     }
 }
 
@@ -267,73 +275,6 @@ pub struct VolumeSlow {
     pub total: u64,
     /// The last of them, at most 64, oldest first.
     pub requests: Vec<SlowRequest>,
-}
-
-/// A line for the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlowUnlogged {
-    /// The volume.
-    pub name: String,
-    /// Its slowest request since the last line.
-    pub slowest: SlowRequest,
-    /// The number of the others since then.
-    pub others: u64,
-}
-
-/// The slow requests of all volumes.
-pub struct SlowLog<'a>(pub(crate) &'a Shared);
-
-impl SlowLog<'_> {
-    /// The slow requests of one volume.
-    ///
-    /// # Errors
-    /// There is no such volume.
-    pub fn volume(&self, name: &str) -> Result<VolumeSlow, VolumeError> {
-        let volume = self.0.volumes.named(name)?;
-        Ok(last(&volume.name, &volume.slow))
-    }
-
-    /// Those of all volumes.
-    pub fn volumes(&self) -> Vec<VolumeSlow> {
-        let volumes = self.0.volumes.all();
-        volumes.iter().map(|volume| last(&volume.name, &volume.slow)).collect()
-    }
-
-    /// The requests of one volume, or of all, that have waited for as long as makes a request slow
-    /// and are not answered yet. Those of a worker that does not answer within a second are
-    /// missing.
-    pub fn waiting(&self, name: Option<&str>) -> WaitingRequests {
-        let (now, limit) = (Instant::now(), self.0.timeouts.stall);
-        let name = name.map(str::to_owned);
-        let parts = self.0.run_on_each_within(Duration::from_secs(1), move |tasks| {
-            tasks.waiting(name.as_deref(), now, limit)
-        });
-        parts.into_iter().fold(WaitingRequests::default(), |all, part| {
-            let unlisted = part.total - part.oldest.len() as u64;
-            let all = all.plus(part.oldest);
-            WaitingRequests { total: all.total + unlisted, ..all }
-        })
-    }
-
-    /// Takes what is to be logged at `now`: at most one line in ten seconds for each volume.
-    pub fn take_unlogged(&self, now: Instant) -> Vec<SlowUnlogged> {
-        let volumes = self.0.volumes.all();
-        let taken = volumes.iter().filter_map(|volume| {
-            let (slowest, count) = volume.slow.take_unlogged(now)?;
-            let others = count - slowest.requests;
-            Some(SlowUnlogged { name: volume.name.clone(), slowest, others })
-        });
-        taken.collect()
-    }
-}
-
-fn last(name: &str, slow: &SlowVolume) -> VolumeSlow {
-    let log = slow.log.lock();
-    VolumeSlow {
-        name: name.to_owned(),
-        total: log.total,
-        requests: log.kept.iter().cloned().collect(),
-    }
 }
 
 #[cfg(test)]
@@ -380,7 +321,7 @@ mod tests {
         for _ in 0..2 * KEPT_MAX {
             volume.add(slow(4));
         }
-        let all = last("a", &volume);
+        let all = volume.kept("a");
         assert_eq!((all.total, all.requests.len()), (69 + 2 * KEPT_MAX as u64, KEPT_MAX));
         assert!(all.requests.iter().all(|it| it.took == MS * 4));
     }
