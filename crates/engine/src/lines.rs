@@ -13,9 +13,9 @@ use crate::line::meta::{BUFFERED, DETACHED, FROZEN, LineTable, SEALED};
 use crate::ops::{LineOp, OpKind, Ops, WaitFor};
 use crate::sabotage::{Planted, PlantedBug};
 use crate::volume::ShardVolume;
-use crate::writeback::quota::Quota;
+use crate::writeback::quota::DirtyQuota;
 use crate::{
-    IoId, LineMeta, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Protection, Slot, Verdict,
+    IoId, LineMeta, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Protection, SealVerdict, Slot,
 };
 use forebay_types::{ByteRange, Mode, VolumeId};
 
@@ -24,7 +24,7 @@ use forebay_types::{ByteRange, Mode, VolumeId};
 pub(crate) struct VolumeLines<'a, M> {
     pub id: VolumeId,
     pub volume: &'a mut ShardVolume,
-    pub quota: &'a mut Quota,
+    pub quota: &'a mut DirtyQuota,
     pub index: &'a mut Slots<M>,
     pub ops: &'a mut Ops,
     pub integrity: &'a mut ShardIntegrity,
@@ -345,10 +345,10 @@ impl<M: LineTable> VolumeLines<'_, M> {
     }
 
     /// Applies the verdict on a sealed line.
-    pub(crate) fn apply_verdict(&mut self, key: LineKey, verdict: Verdict) {
+    pub(crate) fn apply_verdict(&mut self, key: LineKey, verdict: SealVerdict) {
         let counters = self.volume.counters_mut();
         counters.damaged_lines += 1;
-        let Verdict::Lost { sectors } = verdict else {
+        let SealVerdict::Lost { sectors } = verdict else {
             counters.corrected_lines += 1;
             return;
         };

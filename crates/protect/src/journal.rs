@@ -7,7 +7,7 @@
 
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::RecordKind;
-use forebay_journal::{Admission, Entry, Log, LogWrite, Notification, RecordOutcome};
+use forebay_journal::{Log, LogAdmission, LogEntry, LogWrite, Notification, RecordOutcome};
 use forebay_types::{IoError, IoResult};
 
 /// Data that checkpoints left in the journal because a disk did not take it.
@@ -58,16 +58,16 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> JournalState<B> {
         self.log.failed().is_some() && !self.is_failure_recorded
     }
 
-    /// Requests a permit to record a write. [`Admission::Failed`] means that the journal is
+    /// Requests a permit to record a write. [`LogAdmission::Failed`] means that the journal is
     /// abandoned; until then, the part waits.
-    pub fn admit(&mut self, number: u16, part: &Part) -> Admission {
+    pub fn admit(&mut self, number: u16, part: &Part) -> LogAdmission {
         if !self.log.invalidate_samples(number, part.range, part.id) {
-            return Admission::Wait;
+            return LogAdmission::Wait;
         }
         match self.log.admit(number, part.range.len, part.id) {
-            Admission::Failed if self.is_undecided() => {
+            LogAdmission::Failed if self.is_undecided() => {
                 self.answers.push(Answer { part: part.id, outcome: Outcome::Retry(None) });
-                Admission::Wait
+                LogAdmission::Wait
             }
             other => other,
         }
@@ -101,7 +101,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> JournalState<B> {
         pieces: impl Iterator<Item = &'a [u8]>,
     ) -> Option<Answer> {
         let part = note.part;
-        let entry = |kind| Entry { kind, volume: number, range: note.range };
+        let entry = |kind| LogEntry { kind, volume: number, range: note.range };
         let kind = match note.kind {
             NoteKind::Write { wait, .. } => {
                 let is_taken =

@@ -75,7 +75,7 @@ impl<T, M> CompletionQueue<T, M> {
 
 /// An answered request.
 #[derive(Debug)]
-pub struct Answered<T, M> {
+pub struct AnsweredRequest<T, M> {
     /// The ticket of the request.
     pub ticket: T,
     /// Success, or the first error.
@@ -127,14 +127,14 @@ impl<T, M> CompletionBatch<T, M> {
     }
 
     /// Calls `each` with every answer and the segments of its data, and empties the batch.
-    pub fn drain(&mut self, mut each: impl FnMut(Answered<T, M>, &[ReplySegment])) {
+    pub fn drain(&mut self, mut each: impl FnMut(AnsweredRequest<T, M>, &[ReplySegment])) {
         let mut owned = self.owned.drain(..);
         for entry in self.entries.drain(..) {
             let AnswerEntry { ticket, result, line_hits, is_lost, owns_more, segments } = entry;
             let more = if owns_more { owned.next() } else { None };
             let (memory, trail) = more.unwrap_or_default();
             let segments = &self.segments[segments.start as usize..segments.end as usize];
-            each(Answered { ticket, result, memory, line_hits, trail, is_lost }, segments);
+            each(AnsweredRequest { ticket, result, memory, line_hits, trail, is_lost }, segments);
         }
         drop(owned);
         self.segments.clear();

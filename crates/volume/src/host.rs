@@ -1,6 +1,6 @@
 //! The environment of a dispatcher, implemented by the runtime and by the lab.
 
-use crate::{JobId, Order, Streams, Trail};
+use crate::{EpochOrder, JobId, Streams, Trail};
 use forebay_engine::{
     Answer, IoAction, LineHits, LineTable, Outbox, Part, PartId, Protection, Segment, Shard, Slot,
 };
@@ -174,7 +174,7 @@ pub trait Host {
     fn withdraw(&mut self, volume: VolumeId);
 
     /// The epochs of an ordered volume; `None` for others.
-    fn order(&mut self, _volume: VolumeId) -> Option<Arc<Order>> {
+    fn order(&mut self, _volume: VolumeId) -> Option<Arc<EpochOrder>> {
         None
     }
 

@@ -5,7 +5,7 @@
 //! It uses readings at full charge, on mains, and at about the load of the first reading, because
 //! the runtime depends on the load.
 
-use forebay_power::{Reading, StatusFlag};
+use forebay_power::{StatusFlag, UpsReading};
 use forebay_threads::Thread;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ impl Batteries {
     }
 
     /// Compares a reading with the record of its UPS.
-    pub(super) fn observe(&mut self, name: &str, reading: &Reading) {
+    pub(super) fn observe(&mut self, name: &str, reading: &UpsReading) {
         let is_full = reading.charge_percent.is_some_and(|charge| charge >= FULL_PERCENT);
         let on_mains = reading
             .status
@@ -186,10 +186,10 @@ impl Age {
 mod tests {
     use super::*;
 
-    fn reading(charge: u32, runtime: u32, more: &str) -> Reading {
+    fn reading(charge: u32, runtime: u32, more: &str) -> UpsReading {
         let text =
             format!("ups.status: OL\nbattery.charge: {charge}\nbattery.runtime: {runtime}\n{more}");
-        Reading::from_lines(&text).unwrap()
+        UpsReading::from_lines(&text).unwrap()
     }
 
     #[test]

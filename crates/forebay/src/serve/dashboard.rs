@@ -143,7 +143,7 @@ impl Drop for LinkFile {
 mod tests {
     use super::*;
     use crate::report::sentence;
-    use forebay_config::{Settings, Source};
+    use forebay_config::{Settings, SettingsSource};
     use std::os::unix::fs::PermissionsExt;
 
     fn config(settings: &[(&str, &str)], state: &Path) -> Config {
@@ -152,7 +152,7 @@ mod tests {
             options.set(key, text).unwrap();
         }
         let state_default = Some(state.to_owned());
-        Source { file: None, options, state_default }.load().unwrap()
+        SettingsSource { file: None, options, state_default }.load().unwrap()
     }
 
     #[test]

@@ -21,7 +21,7 @@ use forebay_power::drivers::{
     Poller, now_ms,
 };
 use forebay_power::{
-    Decision, Exposure, Expression, Observation, PowerController, PowerState, Rules,
+    Exposure, Expression, PowerController, PowerDecision, PowerState, Rules, UpsObservation,
 };
 use forebay_runtime::{DumpReport, Runtime};
 use forebay_threads::Thread;
@@ -93,7 +93,7 @@ impl PowerMonitor {
         let mut monitored = Vec::new();
         for (index, (ups, start)) in upses.into_iter().enumerate() {
             let sender = sender.clone();
-            let sink: ObservationSink = Box::new(move |observation: Observation| {
+            let sink: ObservationSink = Box::new(move |observation: UpsObservation| {
                 // Fails only once the monitor's thread has ended.
                 let _ = sender.send((index, Instant::now(), observation));
             });
@@ -251,7 +251,7 @@ struct MonitorThread {
     controller: PowerController,
     needed: String,
     upses: Vec<(Ups, Poller)>,
-    observations: Receiver<(usize, Instant, Observation)>,
+    observations: Receiver<(usize, Instant, UpsObservation)>,
     means: Means,
     /// How long the notice that power may be cut waits for saves of volumes in memory.
     save_time: Duration,
@@ -277,7 +277,7 @@ impl MonitorThread {
         controller: PowerController,
         needed: String,
         upses: Vec<(Ups, Poller)>,
-        observations: Receiver<(usize, Instant, Observation)>,
+        observations: Receiver<(usize, Instant, UpsObservation)>,
         means: Means,
         save_time: Duration,
     ) -> Self {
@@ -380,7 +380,7 @@ impl MonitorThread {
         self.release_when_saved();
     }
 
-    fn update_on_battery(&mut self, decision: &Decision) {
+    fn update_on_battery(&mut self, decision: &PowerDecision) {
         let on_battery =
             matches!(decision.state, PowerState::OnBattery { .. } | PowerState::Critical(_));
         if on_battery != self.on_battery
@@ -395,14 +395,14 @@ impl MonitorThread {
     }
 
     /// The time until a dump has to begin.
-    fn time_before_dump(&self, decision: &Decision) -> Duration {
+    fn time_before_dump(&self, decision: &PowerDecision) -> Duration {
         let PowerState::OnBattery { left_seconds } = decision.state else { return Duration::ZERO };
         let dump = Duration::from_millis(decision.forecast.dump_ms.unwrap_or(u64::MAX));
         Duration::from_secs(left_seconds).saturating_sub(2 * self.save_time).saturating_sub(dump)
     }
 
     /// Makes a dump if the decision demands one. Discards it when the decision no longer does.
-    fn update_dump(&mut self, decision: &Decision) {
+    fn update_dump(&mut self, decision: &PowerDecision) {
         let reason = &decision.reason;
         match (decision.dump_now, &self.dump) {
             (false, Dump::None) | (true, Dump::Complete) => {}
@@ -509,7 +509,7 @@ impl MonitorThread {
         }
     }
 
-    fn update_status(&self, decision: &Decision) {
+    fn update_status(&self, decision: &PowerDecision) {
         let upses = self.controller.upses().zip(&self.upses);
         let upses = upses.map(|((name, state, reading), (ups, _))| UpsStatus {
             name: name.to_owned(),

@@ -10,9 +10,7 @@ use crate::harness::journal::record;
 use crate::harness::memory::payload_of;
 use forebay_engine::{Answer, Note, Outcome, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
-use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Image, Log, ReadAt, Source, recover,
-};
+use forebay_journal::{Extent, Found, Image, Log, LogAdmission, LogEntry, ReadAt, Source, recover};
 use forebay_protect::JournalState;
 use forebay_types::{IoResult, SECTOR_BYTES};
 
@@ -153,7 +151,7 @@ impl Journal {
         let granted = self.state.log.admit(self.number, SECTOR_BYTES, PartId(0));
         assert_eq!(granted, LogAdmission::Granted, "a nearly empty log has space");
         let range = super::work::sectors(place as u64, 1);
-        let entry = Entry { kind: RecordKind::Write, volume: self.number, range };
+        let entry = LogEntry { kind: RecordKind::Write, volume: self.number, range };
         assert!(self.state.log.append(entry, [&bytes[..]].into_iter(), None));
         write_all(&mut self.state, &mut self.device);
     }

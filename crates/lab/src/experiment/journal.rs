@@ -3,7 +3,7 @@
 use super::machine::{SECOND_NS, VOLUME};
 use forebay_engine::{Answer, Note, Part};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
-use forebay_journal::{Admission, Log};
+use forebay_journal::{Log, LogAdmission};
 use forebay_protect::JournalState;
 use forebay_types::{ByteRange, Durability};
 use forebay_volume::{Request, RequestKind};
@@ -45,7 +45,7 @@ impl HostLog {
         host
     }
 
-    pub(crate) fn admit(&mut self, part: &Part) -> (Admission, Durability) {
+    pub(crate) fn admit(&mut self, part: &Part) -> (LogAdmission, Durability) {
         (self.state.admit(self.number, part), Durability::Flush)
     }
 

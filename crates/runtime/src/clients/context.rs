@@ -15,13 +15,14 @@ use crate::worker::{Token, WorkerHost, release};
 use forebay_engine::{LineKey, Slot, Uncached};
 use forebay_frontend::{
     ClientId, ClientRequest, ClientTimeouts, Clients, ExtentQuery, FrontEnd, LookAhead, Memory,
-    Peer, Pins, Quota, Refusal, RequestSink, Reservation, Staged, TryLater, VolumeInfo,
+    PayloadReservation, Peer, Pins, Quota, Refusal, RequestSink, Staged, TryLater, VolumeInfo,
     WorkerContext,
 };
 use forebay_types::limits::CONNECTIONS_MAX;
 use forebay_types::{ByteRange, Extent, IoError, IoResult, LINE_BYTES, VolumeId};
 use forebay_volume::{
-    Answered, Dispatcher, Payload, Reply, ReplySegment, Request, RequestKind, Trail, shard_of,
+    AnsweredRequest, Dispatcher, Payload, Reply, ReplySegment, Request, RequestKind, Trail,
+    shard_of,
 };
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -46,10 +47,10 @@ impl<R: Reactor> Context<'_, R> {
     pub(crate) fn deliver<F: FrontEnd>(
         &mut self,
         front: &mut F,
-        answered: Answered<Ticket, Memory>,
+        answered: AnsweredRequest<Ticket, Memory>,
         segments: &[ReplySegment],
     ) {
-        let Answered { ticket, result, memory, line_hits, is_lost, trail, .. } = answered;
+        let AnsweredRequest { ticket, result, memory, line_hits, is_lost, trail, .. } = answered;
         let submitted = self.host.in_flight.get(&ticket);
         let request = submitted.request;
         if is_lost {
@@ -324,7 +325,11 @@ impl<R: Reactor> Quota for Context<'_, R> {
         self.is_within_share(id, bytes, held) && self.acquire_lane(id, bytes)
     }
 
-    fn reserve(&mut self, id: ClientId, bytes: u64) -> Result<Option<Reservation>, TryLater> {
+    fn reserve(
+        &mut self,
+        id: ClientId,
+        bytes: u64,
+    ) -> Result<Option<PayloadReservation>, TryLater> {
         if bytes > HUGE_BYTES {
             return Ok(None);
         }
@@ -334,7 +339,7 @@ impl<R: Reactor> Quota for Context<'_, R> {
         let granted = shared.acquire(Queue::Payloads, bytes, waiter);
         client.queue((!granted).then_some(Queue::Payloads), *now);
         if granted {
-            Ok(Some(Reservation::new(Arc::clone(shared) as _, bytes)))
+            Ok(Some(PayloadReservation::new(Arc::clone(shared) as _, bytes)))
         } else {
             Err(TryLater)
         }

@@ -53,7 +53,7 @@ use crate::worker::Tasks;
 use additions::Additions;
 use calibrate::Calibrator;
 use drain::OnProgress;
-use forebay_backend::Saved;
+use forebay_backend::SaveState;
 use forebay_policy::SplitCost;
 use forebay_types::{HoldOut, Mode, TlsUse, VolumeConfig};
 use std::sync::Arc;
@@ -195,7 +195,7 @@ impl VolumeService {
     }
 
     /// See [`crate::Runtime::saved_volumes`].
-    pub(crate) fn saved(&self) -> Vec<(String, Saved)> {
+    pub(crate) fn saved(&self) -> Vec<(String, SaveState)> {
         let volumes = self.shared.volumes.all();
         let saved =
             volumes.iter().map(|volume| Some((volume.name.clone(), volume.backend.saved()?)));

@@ -15,7 +15,7 @@ use forebay_engine::{
 use forebay_frontend::Memory;
 use forebay_protect::{admission, protection};
 use forebay_types::{ByteRange, IoError, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
-use forebay_volume::{Admission, Barrier, Host, JobId, Order, Reply, ReplySegment, Streams};
+use forebay_volume::{Admission, Barrier, EpochOrder, Host, JobId, Reply, ReplySegment, Streams};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -179,7 +179,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
         used.is_none_or(|used| used.journal.admit_erase(used.number, part))
     }
 
-    fn order(&mut self, volume: VolumeId) -> Option<Arc<Order>> {
+    fn order(&mut self, volume: VolumeId) -> Option<Arc<EpochOrder>> {
         self.find_volume(volume)?.order.clone()
     }
 

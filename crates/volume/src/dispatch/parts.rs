@@ -5,8 +5,8 @@ use crate::erase::erase_kind;
 use crate::host::{Admission, Host};
 use crate::{JobId, Request, RequestKind, Trail, Wait};
 use forebay_engine::{
-    Attempt, EraseOutcome, IoCause, LineHits, Outbox, Part, ReadOutcome, Record, Segment, Slot,
-    WaitsFor, WriteOutcome, WriteTerms,
+    Attempt, EraseOutcome, IoCause, JournalRecording, LineHits, Outbox, Part, ReadOutcome, Segment,
+    Slot, WaitsFor, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoResult, LINE_BYTES};
 
@@ -178,9 +178,9 @@ impl<H: Host> Dispatcher<H> {
         let through = admission == Admission::Through;
         // Recorded under the shard's lock, so that records of overlapping writes are in order.
         let record = match admission {
-            Admission::Logged { is_awaited: true } => Record::Answers,
-            Admission::Logged { is_awaited: false } => Record::Answered,
-            _ => Record::No,
+            Admission::Logged { is_awaited: true } => JournalRecording::Answers,
+            Admission::Logged { is_awaited: false } => JournalRecording::Answered,
+            _ => JournalRecording::No,
         };
         let terms = WriteTerms { fua, through, epoch, now_ms: host.now_ms(), record };
         self.out.turn = host.batch();

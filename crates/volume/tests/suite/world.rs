@@ -16,7 +16,7 @@ use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
 };
 use forebay_volume::{
-    Admission, Barrier, Dispatcher, Host, JobId, Mergeable, Order, Payload, Reply, Request,
+    Admission, Barrier, Dispatcher, EpochOrder, Host, JobId, Mergeable, Payload, Reply, Request,
     RequestKind, Streams, Trail, merge, staged_pieces,
 };
 use std::cell::Cell;
@@ -115,7 +115,7 @@ pub(crate) struct World {
     /// The needs that the dispatchers reported: a range, and a number of lines.
     pub needs: Vec<(ByteRange, u32)>,
     /// Set if the volume is ordered.
-    order: Option<Arc<Order>>,
+    order: Option<Arc<EpochOrder>>,
     /// Set if the volume has a journal: its answer to each barrier.
     pub barrier: Option<Barrier>,
     /// The parts that wait for the journal.
@@ -299,7 +299,7 @@ impl Host for World {
         INTERNAL
     }
 
-    fn order(&mut self, _: VolumeId) -> Option<Arc<Order>> {
+    fn order(&mut self, _: VolumeId) -> Option<Arc<EpochOrder>> {
         self.order.clone()
     }
 

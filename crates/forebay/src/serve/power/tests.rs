@@ -61,7 +61,7 @@ fn monitor_after_dump(vault: &Arc<BrokenVault>) -> MonitorThread {
 }
 
 /// Updates the dump as if the pause after a failed attempt were over.
-fn update_after_pause(monitor: &mut MonitorThread, decision: &Decision) {
+fn update_after_pause(monitor: &mut MonitorThread, decision: &PowerDecision) {
     if let Dump::Failed { retry_at, .. } = &mut monitor.dump {
         *retry_at = Instant::now();
     }
@@ -86,7 +86,7 @@ fn a_failure_is_logged_once_however_often_the_dump_is_repeated() {
     let mut monitor = monitor_after_dump(&vault);
     monitor.dump = Dump::None;
     let decision = monitor.controller.decide(now_ms(), &Exposure::default());
-    let decision = Decision { dump_now: true, ..decision };
+    let decision = PowerDecision { dump_now: true, ..decision };
     let log = log_of(|| (0..3).for_each(|_| update_after_pause(&mut monitor, &decision)));
     for line in ["writes halted, dumping dirty data", "dump failed, dirty data is not protected"] {
         assert_eq!(log.matches(line).count(), 1, "{log}");

@@ -22,7 +22,7 @@ use crate::harness::oracle::ZERO;
 use crate::harness::shard::PooledShard;
 use forebay_engine::{Answer, Note, Outcome, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
-use forebay_journal::{Admission, Extent, Found, Image, Log, LogWrite, Source};
+use forebay_journal::{Extent, Found, Image, Log, LogAdmission, LogWrite, Source};
 use forebay_protect::{JournalState, Retention};
 use forebay_types::{Durability, IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::worker_of;
@@ -197,7 +197,7 @@ impl Journal {
     }
 
     /// The answer of the journal to a request for a permit, if it keeps the volume.
-    pub(crate) fn admit(&mut self, part: &Part) -> Option<(Admission, Durability)> {
+    pub(crate) fn admit(&mut self, part: &Part) -> Option<(LogAdmission, Durability)> {
         let number = self.number(part.volume)?;
         let durability = if self.plan.ack { Durability::Ack } else { Durability::Flush };
         Some((self.state.admit(number, part), durability))
