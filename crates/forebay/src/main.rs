@@ -19,9 +19,9 @@ mod members;
 mod reliance;
 mod report;
 mod rescue;
-mod reserve;
 mod serve;
 mod signals;
+mod state_file;
 mod usage;
 
 use anyhow::Context;

@@ -17,11 +17,9 @@
 //! After a clean shutdown, a line `settled` precedes the last one: the disks have all acknowledged
 //! data, so the journal holds nothing that a rescue could need.
 
-use crate::reserve;
-use std::fs::File;
-use std::io::{self, ErrorKind, Write};
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use crate::state_file::{self, StateFile};
+use std::io;
+use std::path::Path;
 use std::time::SystemTime;
 
 /// The line in a mark which says that the volumes' disks have all acknowledged data.
@@ -45,26 +43,22 @@ impl Mark {
     }
 }
 
-/// The path of the failure mark of a journal.
-pub(crate) fn path_of(state_dir: &Path, journal: &str) -> PathBuf {
-    state_dir.join(format!("journal-{journal}.failed"))
+/// The failure mark of a journal.
+pub(crate) fn of_journal(state_dir: &Path, journal: &str) -> StateFile {
+    StateFile::record(state_dir.join(format!("journal-{journal}.failed")))
 }
 
-/// The path of the mark that voids a dump whose vault could not be emptied.
-pub(crate) fn void_path_of(state_dir: &Path, dump: &str) -> PathBuf {
-    state_dir.join(format!("vault-{dump}.void"))
+/// The mark that voids a dump whose vault could not be emptied.
+pub(crate) fn of_dump(state_dir: &Path, dump: &str) -> StateFile {
+    StateFile::record(state_dir.join(format!("vault-{dump}.void")))
 }
 
 /// Reads a mark; returns `None` if there is none.
 ///
 /// # Errors
 /// Fails if the mark exists but cannot be read.
-pub(crate) fn read(path: &Path) -> io::Result<Option<Mark>> {
-    match std::fs::read(path) {
-        Ok(bytes) => Ok(Some(parse(&String::from_utf8_lossy(&bytes)))),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+pub(crate) fn read(file: &StateFile) -> io::Result<Option<Mark>> {
+    Ok(file.read_text()?.as_deref().map(parse))
 }
 
 fn parse(text: &str) -> Mark {
@@ -78,39 +72,46 @@ fn parse(text: &str) -> Mark {
     Mark { reason, volumes: is_whole.then_some(names), is_settled }
 }
 
-/// Held while a mark is read and replaced: the threads of several volumes may add to one mark.
-static CHANGING: Mutex<()> = Mutex::new(());
+fn text_of(Mark { reason, volumes, is_settled }: &Mark) -> String {
+    let mut text = format!("{reason}\n");
+    if let Some(names) = volumes {
+        names.iter().for_each(|name| text += &format!("volume {name}\n"));
+        if *is_settled {
+            text += &format!("{SETTLED}\n");
+        }
+        text += &format!("volumes {}\n", names.len());
+    }
+    text
+}
 
 /// Durably writes a failure mark. Volumes of an existing mark are kept.
 ///
 /// # Errors
 /// Fails if an existing mark cannot be read or the directory cannot be written.
-pub(crate) fn put(path: &Path, reason: &str, volumes: &[String]) -> io::Result<()> {
-    let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+pub(crate) fn put(file: &StateFile, reason: &str, volumes: &[String]) -> io::Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let mut text = format!("failed at {} (seconds since 1970): {reason}\n", now.as_secs());
-    let mut names = volumes.to_vec();
-    let is_about_all = match read(path)? {
-        None => false,
-        Some(Mark { volumes: None, .. }) => true,
-        // A write that nothing needs would fail on a full file system.
-        Some(Mark { volumes: Some(earlier), is_settled: false, .. })
-            if volumes.iter().all(|name| earlier.contains(name)) =>
-        {
-            return Ok(());
-        }
-        Some(Mark { volumes: Some(earlier), .. }) => {
-            names.extend(earlier);
-            false
-        }
-    };
-    names.sort();
-    names.dedup();
-    if !is_about_all {
-        names.iter().for_each(|name| text += &format!("volume {name}\n"));
-        text += &format!("volumes {}\n", names.len());
-    }
-    reserve::replace(path, &text)
+    let reason = format!("failed at {} (seconds since 1970): {reason}", now.as_secs());
+    file.change(|text| {
+        let mut names = volumes.to_vec();
+        let is_about_all = match text.as_deref().map(parse) {
+            None => false,
+            Some(Mark { volumes: None, .. }) => true,
+            // A write that nothing needs would fail on a full file system.
+            Some(Mark { volumes: Some(earlier), is_settled: false, .. })
+                if volumes.iter().all(|name| earlier.contains(name)) =>
+            {
+                return Ok(None);
+            }
+            Some(Mark { volumes: Some(earlier), .. }) => {
+                names.extend(earlier);
+                false
+            }
+        };
+        names.sort();
+        names.dedup();
+        let volumes = (!is_about_all).then_some(names);
+        Ok(Some(text_of(&Mark { reason, volumes, is_settled: false })))
+    })
 }
 
 /// Adds the `settled` line to a mark: the disks of its volumes have all acknowledged data. A mark
@@ -118,15 +119,12 @@ pub(crate) fn put(path: &Path, reason: &str, volumes: &[String]) -> io::Result<(
 ///
 /// # Errors
 /// Fails if the mark cannot be read or the directory cannot be written.
-pub(crate) fn settle(path: &Path) -> io::Result<()> {
-    let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(Mark { reason, volumes: Some(names), is_settled: false }) = read(path)? else {
-        return Ok(());
-    };
-    let mut text = format!("{reason}\n");
-    names.iter().for_each(|name| text += &format!("volume {name}\n"));
-    text += &format!("{SETTLED}\nvolumes {}\n", names.len());
-    reserve::replace(path, &text)
+pub(crate) fn settle(file: &StateFile) -> io::Result<()> {
+    file.change(|text| {
+        let mark = text.as_deref().map(parse);
+        let mark = mark.filter(|mark| mark.volumes.is_some() && !mark.is_settled);
+        Ok(mark.map(|mark| text_of(&Mark { is_settled: true, ..mark })))
+    })
 }
 
 /// Settles the marks of all journals whose volumes are all among `names`.
@@ -137,53 +135,18 @@ pub(crate) fn settle_all_of(state_dir: &Path, names: &[&str]) -> io::Result<()> 
     if names.is_empty() {
         return Ok(());
     }
-    for entry in std::fs::read_dir(state_dir)? {
-        let path = entry?.path();
+    for path in state_file::list(state_dir)? {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if !name.starts_with("journal-") || !name.ends_with(".failed") {
             continue;
         }
-        let volumes = read(&path)?.and_then(|mark| mark.volumes);
+        let file = StateFile::record(path);
+        let volumes = read(&file)?.and_then(|mark| mark.volumes);
         if volumes.is_some_and(|all| all.iter().all(|volume| names.contains(&&**volume))) {
-            settle(&path)?;
+            settle(&file)?;
         }
     }
     Ok(())
-}
-
-/// Atomically and durably replaces a file. A record that a failure needs is written with
-/// [`reserve::replace`], which works on a full file system too.
-///
-/// # Errors
-/// Fails if the directory cannot be written.
-pub(crate) fn replace(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let mut file = File::create(&temporary)?;
-    file.write_all(content.as_ref())?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    sync_directory(path)
-}
-
-/// Durably removes a file if it exists.
-///
-/// # Errors
-/// Fails if the directory cannot be written.
-pub(crate) fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => sync_directory(path),
-    }
-}
-
-/// Makes the creation or removal of a file durable.
-///
-/// # Errors
-/// Fails if its directory cannot be opened or synced.
-pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]
@@ -197,35 +160,35 @@ mod tests {
     #[test]
     fn a_second_failure_adds_volumes_to_the_mark() {
         let directory = tempfile::tempdir().unwrap();
-        let path = path_of(directory.path(), "abcd");
-        assert_eq!(read(&path).unwrap(), None);
-        put(&path, "input/output error", &names(&["b", "a volume"])).unwrap();
-        let mark = read(&path).unwrap().unwrap();
+        let file = of_journal(directory.path(), "abcd");
+        assert_eq!(read(&file).unwrap(), None);
+        put(&file, "input/output error", &names(&["b", "a volume"])).unwrap();
+        let mark = read(&file).unwrap().unwrap();
         assert!(mark.reason.contains("input/output error"), "{mark:?}");
         assert!(mark.voids("a volume") && mark.voids("b") && !mark.voids("volume"));
-        put(&path, "no space", &names(&["c", "b"])).unwrap();
-        let mark = read(&path).unwrap().unwrap();
+        put(&file, "no space", &names(&["c", "b"])).unwrap();
+        let mark = read(&file).unwrap().unwrap();
         assert_eq!(mark.volumes, Some(names(&["a volume", "b", "c"])));
-        assert!(put(&directory.path().join("no/such"), "", &[]).is_err());
+        assert!(put(&StateFile::record(directory.path().join("no/such")), "", &[]).is_err());
     }
 
     #[test]
     fn a_mark_is_settled_until_the_next_failure() {
         let directory = tempfile::tempdir().unwrap();
-        let path = path_of(directory.path(), "abcd");
-        settle(&path).unwrap();
-        assert_eq!(read(&path).unwrap(), None, "settling creates no mark");
-        put(&path, "input/output error", &names(&["a", "settled"])).unwrap();
-        assert!(!read(&path).unwrap().unwrap().is_settled);
-        settle(&path).unwrap();
-        let mark = read(&path).unwrap().unwrap();
+        let file = of_journal(directory.path(), "abcd");
+        settle(&file).unwrap();
+        assert_eq!(read(&file).unwrap(), None, "settling creates no mark");
+        put(&file, "input/output error", &names(&["a", "settled"])).unwrap();
+        assert!(!read(&file).unwrap().unwrap().is_settled);
+        settle(&file).unwrap();
+        let mark = read(&file).unwrap().unwrap();
         assert!(mark.is_settled && mark.voids("a") && mark.reason.contains("output error"));
-        put(&path, "no space", &names(&["b"])).unwrap();
-        let mark = read(&path).unwrap().unwrap();
+        put(&file, "no space", &names(&["b"])).unwrap();
+        let mark = read(&file).unwrap().unwrap();
         assert!(!mark.is_settled && mark.voids("a") && mark.voids("b"));
-        std::fs::write(&path, "failed\n").unwrap();
-        settle(&path).unwrap();
-        assert!(!read(&path).unwrap().unwrap().is_settled, "a mark about all volumes stays");
+        std::fs::write(file.path(), "failed\n").unwrap();
+        settle(&file).unwrap();
+        assert!(!read(&file).unwrap().unwrap().is_settled, "a mark about all volumes stays");
     }
 
     #[test]
@@ -242,11 +205,11 @@ mod tests {
         }
         assert_eq!(parse("failed\nvolumes 0\n").volumes, Some(Vec::new()));
         let directory = tempfile::tempdir().unwrap();
-        let path = path_of(directory.path(), "abcd");
-        std::fs::write(&path, "failed\n").unwrap();
-        put(&path, "again", &names(&["a"])).unwrap();
+        let file = of_journal(directory.path(), "abcd");
+        std::fs::write(file.path(), "failed\n").unwrap();
+        put(&file, "again", &names(&["a"])).unwrap();
         assert_eq!(
-            read(&path).unwrap().unwrap().volumes,
+            read(&file).unwrap().unwrap().volumes,
             None,
             "the first mark applied to all volumes"
         );

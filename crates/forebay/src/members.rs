@@ -5,7 +5,7 @@
 //! device lacks. A start with only one device uses it only if the file lists it, so a stale device
 //! is never used alone.
 
-use crate::reserve;
+use crate::state_file::StateFile;
 use forebay_runtime::{JournalId, MemberRecord};
 use std::io;
 use std::path::PathBuf;
@@ -16,25 +16,25 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    fn path(&self, journal: JournalId) -> PathBuf {
-        self.state_dir.join(format!("journal-{journal}.members"))
+    fn file(&self, journal: JournalId) -> StateFile {
+        StateFile::record(self.state_dir.join(format!("journal-{journal}.members")))
     }
 }
 
 impl MemberRecord for Members {
     fn members(&self, journal: JournalId) -> Vec<u64> {
-        let text = std::fs::read_to_string(self.path(journal)).unwrap_or_default();
         // An unreadable record lists no member, so no device is used alone.
+        let text = self.file(journal).read_text().ok().flatten().unwrap_or_default();
         text.lines().filter_map(|line| u64::from_str_radix(line, 16).ok()).collect()
     }
 
     fn record(&self, journal: JournalId, members: &[u64]) -> io::Result<()> {
         let text: String = members.iter().map(|member| format!("{member:016x}\n")).collect();
-        let path = self.path(journal);
-        let is_new = !path.try_exists()?;
-        reserve::replace(&path, &text)?;
+        let file = self.file(journal);
+        let is_new = !file.path().try_exists()?;
+        file.replace(&text)?;
         // The loss of a member is recorded on a full file system too.
-        if is_new { reserve::prepare(&path) } else { Ok(()) }
+        if is_new { file.reserve() } else { Ok(()) }
     }
 }
 

@@ -21,15 +21,12 @@ mod daemon;
 
 pub(crate) use daemon::{GivenUp, Reliances};
 
-use crate::{marks, reserve};
+use crate::marks;
+use crate::state_file::{self, StateFile};
 use forebay_runtime::JournalId;
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-
-/// Serializes read-modify-write cycles on the record files.
-static CHANGING: Mutex<()> = Mutex::new(());
+use std::path::Path;
 
 /// A journal or vault that may hold the newest data of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +61,12 @@ impl Holder {
         }
     }
 
-    /// The path of its reliance record.
-    fn path(self, state_dir: &Path) -> PathBuf {
-        state_dir.join(match self {
+    /// Its reliance record.
+    fn record(self, state_dir: &Path) -> StateFile {
+        StateFile::record(state_dir.join(match self {
             Self::Journal(id) => format!("journal-{id}.relied"),
             Self::Vault(number) => format!("vault-{number:016x}.relied"),
-        })
+        }))
     }
 
     /// Parses the holder from the name of a record file.
@@ -93,13 +90,14 @@ pub(crate) struct Reliance {
 }
 
 impl Reliance {
-    /// Reads a record; returns an empty one if the file does not exist.
-    fn read(path: &Path, kind: Kind) -> io::Result<Self> {
-        let text = match std::fs::read(path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(error) => return Err(error),
-        };
+    /// Reads the record of a holder; returns an empty one if the file does not exist.
+    fn read(state_dir: &Path, holder: Holder) -> io::Result<Self> {
+        let record = holder.record(state_dir);
+        Self::from_text(record.read_text()?, holder.kind(), record.path())
+    }
+
+    fn from_text(text: Option<String>, kind: Kind, path: &Path) -> io::Result<Self> {
+        let Some(text) = text else { return Ok(Self::default()) };
         Self::parse(&text, kind).ok_or_else(|| {
             let message = format!(
                 "reliance record {} is damaged: move it away if the data in this server's \
@@ -128,17 +126,16 @@ impl Reliance {
         (reliance.relies.len() + reliance.void.len() == count).then_some(reliance)
     }
 
-    /// Writes the record durably. Removes the file if the record is empty.
-    fn write(&self, path: &Path, kind: Kind) -> io::Result<()> {
+    /// The content of the file; nothing if the record is empty.
+    fn to_text(&self, kind: Kind) -> String {
         let count = self.relies.len() + self.void.len();
         if count == 0 {
-            return reserve::remove(path);
+            return String::new();
         }
         let mut text = format!("{kind} {}\n", self.name);
         self.relies.iter().for_each(|name| text += &format!("relies {name}\n"));
         self.void.iter().for_each(|name| text += &format!("void {name}\n"));
-        text += &format!("lines {count}\n");
-        reserve::replace(path, &text)
+        text + &format!("lines {count}\n")
     }
 
     /// The volumes whose data in this vault is older than their disks.
@@ -146,7 +143,7 @@ impl Reliance {
     /// # Errors
     /// Fails if the record exists but cannot be read.
     pub(crate) fn void_in(state_dir: &Path, vault: u64) -> io::Result<Vec<String>> {
-        Ok(Self::read(&Holder::Vault(vault).path(state_dir), Kind::Vault)?.void)
+        Ok(Self::read(state_dir, Holder::Vault(vault))?.void)
     }
 
     /// Returns true if the record says that the volume relies on this holder.
@@ -154,7 +151,7 @@ impl Reliance {
     /// # Errors
     /// Fails if the record exists but cannot be read.
     pub(crate) fn includes(state_dir: &Path, holder: Holder, volume: &str) -> io::Result<bool> {
-        let record = Self::read(&holder.path(state_dir), holder.kind())?;
+        let record = Self::read(state_dir, holder)?;
         Ok(record.relies.iter().any(|name| name == volume))
     }
 
@@ -181,9 +178,8 @@ impl Reliance {
                 (relies && !is_given_up(state_dir, holder, volume)).then_some(record.name)
             }
             Err(error) => {
-                let path = holder.path(state_dir);
-                tracing::error!(record = %path.display(), %error, "cannot read reliance record");
-                Some(format!("unknown (cannot read {})", path.display()))
+                tracing::error!(%error, "cannot read reliance record");
+                Some(format!("unknown (cannot read {})", holder.record(state_dir).path().display()))
             }
         });
         names.next()
@@ -225,25 +221,20 @@ impl Reliance {
 
     /// The records of a state directory; none if it does not exist.
     fn all(state_dir: &Path, kind: Kind) -> io::Result<Vec<(Holder, io::Result<Self>)>> {
-        let entries = match std::fs::read_dir(state_dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
-        };
-        let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-        let mut paths = paths.collect::<io::Result<Vec<_>>>()?;
-        paths.sort();
+        let paths = state_file::list(state_dir)?;
         let holders = paths.iter().filter_map(|path| Holder::from_path(path));
         let holders = holders.filter(|holder| holder.kind() == kind);
-        Ok(holders.map(|holder| (holder, Self::read(&holder.path(state_dir), kind))).collect())
+        Ok(holders.map(|holder| (holder, Self::read(state_dir, holder))).collect())
     }
 
     fn change(state_dir: &Path, holder: Holder, change: impl FnOnce(&mut Self)) -> io::Result<()> {
-        let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-        let (path, kind) = (holder.path(state_dir), holder.kind());
-        let before = Self::read(&path, kind)?;
-        let mut after = before.clone();
-        change(&mut after);
-        if after == before { Ok(()) } else { after.write(&path, kind) }
+        let (record, kind) = (holder.record(state_dir), holder.kind());
+        record.change(|text| {
+            let before = Self::from_text(text, kind, record.path())?;
+            let mut after = before.clone();
+            change(&mut after);
+            Ok((after != before).then(|| after.to_text(kind)))
+        })
     }
 }
 
@@ -251,7 +242,7 @@ impl Reliance {
 /// records. An unreadable failure mark voids nothing.
 fn is_given_up(state_dir: &Path, holder: Holder, volume: &str) -> bool {
     let Holder::Journal(id) = holder else { return false };
-    let mark = marks::read(&marks::path_of(state_dir, &id.to_string()));
+    let mark = marks::read(&marks::of_journal(state_dir, &id.to_string()));
     mark.is_ok_and(|mark| mark.is_some_and(|mark| mark.voids(volume)))
 }
 

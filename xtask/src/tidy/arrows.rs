@@ -46,6 +46,7 @@ const ARROWS: [(&str, &[&str]); 23] = [
             "journal",
             "engine",
             "volume",
+            "protect",
             "backend",
             "frontend-nbd",
             "runtime",

@@ -1,7 +1,8 @@
 //! The reliance records of a running daemon, behind the runtime's interfaces.
 
 use super::{Holder, Kind, Reliance, remove_name};
-use crate::{marks, reserve};
+use crate::marks;
+use crate::state_file::StateFile;
 use forebay_runtime::{JournalId, JournalRecord, Missing, VaultRecord};
 use std::collections::BTreeMap;
 use std::io;
@@ -77,6 +78,10 @@ impl Reliances {
         (!missing.is_given_up).then_some(missing.name)
     }
 
+    fn mark_of(&self, journal: JournalId) -> StateFile {
+        marks::of_journal(&self.state_dir, &journal.to_string())
+    }
+
     fn missing(
         &self,
         kind: Kind,
@@ -116,7 +121,7 @@ impl VaultRecord for Reliances {
             return Reliance::rely(&self.state_dir, holder, &self.vault, &[volume]);
         }
         // Written when the journal fails.
-        reserve::prepare(&holder.path(&self.state_dir))?;
+        holder.record(&self.state_dir).reserve()?;
         Reliance::change(&self.state_dir, holder, |record| {
             record.name.clone_from(&self.vault);
             remove_name(&mut record.void, volume);
@@ -161,15 +166,15 @@ impl JournalRecord for Reliances {
     }
 
     fn reserve(&self, journal: JournalId) -> io::Result<()> {
-        reserve::prepare(&marks::path_of(&self.state_dir, &journal.to_string()))
+        self.mark_of(journal).reserve()
     }
 
     fn unreserve(&self, journal: JournalId) {
-        reserve::release(&marks::path_of(&self.state_dir, &journal.to_string()));
+        self.mark_of(journal).unreserve();
     }
 
     fn settled(&self, journal: JournalId) -> io::Result<()> {
-        marks::settle(&marks::path_of(&self.state_dir, &journal.to_string()))
+        marks::settle(&self.mark_of(journal))
     }
 
     /// Writes a failure mark, as if the journal had failed while the volume was served. A later
@@ -180,9 +185,8 @@ impl JournalRecord for Reliances {
             if Some(id) == named || !record?.relies.iter().any(|name| name == volume) {
                 continue;
             }
-            let mark = marks::path_of(&self.state_dir, &id.to_string());
             let reason = format!("volume '{volume}' was served without it");
-            marks::put(&mark, &reason, &[volume.to_owned()])?;
+            marks::put(&self.mark_of(id), &reason, &[volume.to_owned()])?;
             Reliance::release(&self.state_dir, holder, volume)?;
         }
         Ok(())

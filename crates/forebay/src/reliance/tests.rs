@@ -66,7 +66,7 @@ fn a_damaged_record_applies_to_every_volume_and_is_never_overwritten() {
     let directory = tempfile::tempdir().unwrap();
     let reliances = Reliances::new(directory.path(), Some("/v"), GivenUp::default());
     let records: &dyn VaultRecord = &reliances;
-    let path = Holder::Vault(ONE).path(directory.path());
+    let path = Holder::Vault(ONE).record(directory.path()).path().to_owned();
     for text in ["", "vault /v\n", "vault /v\nrelies a\nlines 2\n", "vault /v\nlines 0", "x\n"] {
         std::fs::write(&path, text).unwrap();
         assert!(records.elsewhere("z", None).is_some(), "{text:?}");
@@ -112,7 +112,7 @@ fn reliance_on_a_journal_is_recorded_until_released() {
     let of_vault = reliances.relying_on_vault("/j and /k").unwrap();
     assert!(of_vault.is_empty(), "the name is a journal's");
     // Serving "b" without the journal voids the journal's data of "b" and of no other volume.
-    let mark = || marks::read(&marks::path_of(directory.path(), &JOURNAL.to_string())).unwrap();
+    let mark = || marks::read(&marks::of_journal(directory.path(), &JOURNAL.to_string())).unwrap();
     records.supersede("b", Some(JOURNAL)).unwrap();
     assert_eq!(mark(), None, "the configured journal is not superseded");
     records.supersede("b", Some(FRESH)).unwrap();
@@ -123,7 +123,7 @@ fn reliance_on_a_journal_is_recorded_until_released() {
     records.release(JOURNAL, "a volume").unwrap();
     assert_eq!(records.elsewhere("a", None), None);
     assert!(
-        !Holder::Journal(JOURNAL).path(directory.path()).exists(),
+        !Holder::Journal(JOURNAL).record(directory.path()).path().exists(),
         "an empty record is removed"
     );
 }
@@ -135,13 +135,13 @@ fn a_failure_mark_overrides_reliance_on_the_journal() {
     let records: &dyn JournalRecord = &reliances;
     records.rely(JOURNAL, "/j", "a").unwrap();
     records.rely(JOURNAL, "/j", "b").unwrap();
-    let mark = marks::path_of(directory.path(), &JOURNAL.to_string());
+    let mark = marks::of_journal(directory.path(), &JOURNAL.to_string());
     marks::put(&mark, "no space", &["a".to_owned()]).unwrap();
     // The mark alone suffices, in case of a crash before the reliance record is updated.
     assert_eq!(records.elsewhere("a", None), None);
     assert_eq!(reliances.relying_on_journal("/j").unwrap(), ["b"]);
     reliances.journal_failed(JOURNAL, &["a".to_owned()]).unwrap();
-    std::fs::remove_file(mark).unwrap();
+    std::fs::remove_file(mark.path()).unwrap();
     assert_eq!(records.elsewhere("a", None), None);
     assert!(records.elsewhere("b", None).is_some());
 }

@@ -254,15 +254,15 @@ impl<'a> Payloads<'a> {
 /// The recorded reason why a log's data is older than some disks.
 fn read_mark(superblock: &Superblock, state_dir: &Path) -> anyhow::Result<Option<Mark>> {
     let id = superblock.journal.to_string();
-    let (path, void) = match superblock.kind {
-        LogKind::Journal => (marks::path_of(state_dir, &id), Vec::new()),
+    let (file, void) = match superblock.kind {
+        LogKind::Journal => (marks::of_journal(state_dir, &id), Vec::new()),
         LogKind::Vault { .. } => {
             let void = Reliance::void_in(state_dir, superblock.members.own)
                 .context("cannot read the vault's reliance record")?;
-            (marks::void_path_of(state_dir, &id), void)
+            (marks::of_dump(state_dir, &id), void)
         }
     };
-    let mark = marks::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mark = marks::read(&file).context("cannot read failure mark")?;
     let superseded = || Mark {
         reason: "served without the vault since the dump".to_owned(),
         volumes: Some(void.clone()),

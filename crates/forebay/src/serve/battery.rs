@@ -5,12 +5,13 @@
 //! It uses readings at full charge, on mains, and at about the load of the first reading, because
 //! the runtime depends on the load.
 
+use crate::state_file::StateFile;
 use forebay_power::{StatusFlag, UpsReading};
 use forebay_threads::Thread;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ const RECORDED_CHANGE: f64 = 0.03;
 const END_WAIT: Duration = Duration::from_secs(5);
 
 /// The record of one battery.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Age {
     first_seconds: u32,
     seconds: u32,
@@ -40,51 +41,41 @@ struct Age {
 /// The records of all batteries, by the name of the UPS, and their file. A thread writes the file:
 /// the thread that monitors the UPSes must not wait for it.
 pub(super) struct Batteries {
-    path: PathBuf,
+    file: StateFile,
     ages: BTreeMap<String, Age>,
     writer: Option<Writer>,
 }
 
-/// The thread that writes the file. It ends once `texts` is dropped.
+/// The thread that writes the file. It ends once `ages` is dropped.
 struct Writer {
-    texts: mpsc::Sender<String>,
+    ages: mpsc::Sender<BTreeMap<String, Age>>,
     /// Disconnected once the thread has ended.
     running: mpsc::Receiver<()>,
 }
 
 impl Writer {
-    fn start(path: PathBuf) -> io::Result<Self> {
-        let (texts, received) = mpsc::channel::<String>();
+    fn start(file: StateFile) -> io::Result<Self> {
+        let (ages, received) = mpsc::channel();
         let (runs, running) = mpsc::channel::<()>();
         let work = move || {
             let _runs = runs;
             while let Ok(first) = received.recv() {
-                let text = received.try_iter().last().unwrap_or(first);
-                if let Err(error) = write(&path, &text) {
-                    let path = path.display();
-                    tracing::warn!(%path, %error, "cannot record battery runtimes");
+                let ages = received.try_iter().last().unwrap_or(first);
+                if let Err(error) = file.replace_entries(&ages) {
+                    tracing::warn!(%error, "cannot record battery runtimes");
                 }
             }
         };
         Thread::named("batteries").spawn(work)?;
-        Ok(Self { texts, running })
+        Ok(Self { ages, running })
     }
-}
-
-/// Replaces the file by a rename, so that a crash leaves the old or the new one complete.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path))
 }
 
 impl Batteries {
     /// Reads the file. A missing or damaged file counts as empty.
     pub(super) fn open(path: PathBuf) -> Self {
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
-        let known: Value = serde_json::from_str(&text).unwrap_or_default();
-        let ages = known.as_object().into_iter().flatten();
-        let ages = ages.filter_map(|(name, age)| Some((name.clone(), Age::from_json(age)?)));
-        Self { path, ages: ages.collect(), writer: None }
+        let file = StateFile::new(path);
+        Self { ages: file.read_entries().collect(), file, writer: None }
     }
 
     /// Compares a reading with the record of its UPS.
@@ -132,11 +123,8 @@ impl Batteries {
 
     fn record(&mut self, name: &str, age: Age) {
         self.ages.insert(name.to_owned(), age);
-        let ages: serde_json::Map<String, Value> =
-            self.ages.iter().map(|(name, age)| (name.clone(), age.to_json())).collect();
-        let text = format!("{:#}\n", Value::Object(ages));
         if self.writer.is_none() {
-            match Writer::start(self.path.clone()) {
+            match Writer::start(self.file.clone()) {
                 Ok(writer) => self.writer = Some(writer),
                 Err(error) => {
                     tracing::warn!(%error, "cannot start the thread that records batteries");
@@ -145,40 +133,19 @@ impl Batteries {
         }
         if let Some(writer) = &self.writer {
             // The thread receives until the sender is dropped.
-            let _ = writer.texts.send(text);
+            let _ = writer.ages.send(self.ages.clone());
         }
     }
 }
 
 impl Drop for Batteries {
     fn drop(&mut self) {
-        let Some(Writer { texts, running }) = self.writer.take() else { return };
-        drop(texts);
+        let Some(Writer { ages, running }) = self.writer.take() else { return };
+        drop(ages);
         if running.recv_timeout(END_WAIT) == Err(mpsc::RecvTimeoutError::Timeout) {
-            let path = self.path.display();
+            let path = self.file.path().display();
             tracing::warn!(%path, "battery runtimes not recorded in time, stopping without them");
         }
-    }
-}
-
-impl Age {
-    fn to_json(&self) -> Value {
-        json!({
-            "first_seconds": self.first_seconds,
-            "seconds": self.seconds,
-            "load_percent": self.load_percent,
-            "made": self.made,
-        })
-    }
-
-    fn from_json(value: &Value) -> Option<Self> {
-        let seconds = |key: &str| u32::try_from(value.get(key)?.as_u64()?).ok();
-        Some(Self {
-            first_seconds: seconds("first_seconds")?,
-            seconds: seconds("seconds")?,
-            load_percent: value.get("load_percent").and_then(Value::as_f64),
-            made: value.get("made").and_then(Value::as_str).map(str::to_owned),
-        })
     }
 }
 
@@ -271,7 +238,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("batteries.json");
         // Until it is opened for reading, it cannot be opened for writing.
-        let pipe = directory.path().join("batteries.new");
+        let pipe = directory.path().join("batteries.json.new");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         let (observed, observations) = mpsc::channel();

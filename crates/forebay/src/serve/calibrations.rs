@@ -5,11 +5,11 @@
 //! [`forebay_backend::Description`]). If one of them has changed, the disk is measured again. The
 //! file may be deleted at any time.
 
-use crate::marks;
+use crate::state_file::StateFile;
 use forebay_backend::Description;
 use forebay_runtime::SplitCost;
 use forebay_types::{LINE_BYTES, limits::GATHER_BELOW_BYTES_MAX};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,12 +19,31 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const DISKS_MAX: usize = 1024;
 
 /// A disk as it was when it was measured.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Disk {
     /// As in the configuration, with all layers.
+    #[serde(skip)]
     backing: String,
     size_bytes: u64,
     identity: Option<String>,
+}
+
+/// [`SplitCost`] in the file.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "SplitCost")]
+struct KeptCost {
+    #[serde(rename = "gather_below_bytes")]
+    threshold_bytes: u64,
+    fixed_ns: u64,
+    bytes_per_second: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Measured {
+    #[serde(flatten)]
+    disk: Disk,
+    #[serde(flatten, with = "KeptCost")]
+    cost: SplitCost,
 }
 
 impl Disk {
@@ -36,85 +55,57 @@ impl Disk {
 
 /// The measured costs, and their file.
 pub(super) struct Calibrations {
-    path: PathBuf,
+    file: StateFile,
     /// By backing.
-    known: Mutex<BTreeMap<String, (Disk, SplitCost)>>,
+    known: Mutex<BTreeMap<String, Measured>>,
 }
 
 impl Calibrations {
     /// Reads the file. A missing file, and each damaged entry, counts as not measured.
     pub(super) fn open(path: PathBuf) -> Self {
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
-        let file: Value = serde_json::from_str(&text).unwrap_or_default();
-        let entries = file.as_object().into_iter().flatten();
-        let known = entries.filter_map(|(backing, entry)| {
-            let known = entry_from_json(backing, entry)?;
-            Some((backing.clone(), known))
-        });
-        let known = Mutex::new(known.take(DISKS_MAX).collect());
-        Self { path, known }
+        let file = StateFile::new(path);
+        let mut known: BTreeMap<_, Measured> = file.read_entries().take(DISKS_MAX).collect();
+        known.retain(|_, measured| is_possible(&measured.cost));
+        known.iter_mut().for_each(|(backing, it)| it.disk.backing.clone_from(backing));
+        let known = Mutex::new(known);
+        Self { file, known }
     }
 
     /// The kept measurement of a disk.
     pub(super) fn cost_of(&self, disk: &Disk) -> Option<SplitCost> {
         let known = self.known();
-        let (measured, cost) = known.get(&disk.backing)?;
-        (measured == disk).then_some(*cost)
+        let measured = known.get(&disk.backing)?;
+        (measured.disk == *disk).then_some(measured.cost)
     }
 
     /// Keeps a measurement. A failure is logged: the disk is then measured again at the next start.
     pub(super) fn keep(&self, disk: &Disk, cost: SplitCost) {
         // Held while the file is written, so that the last measurement wins.
         let mut known = self.known();
-        known.insert(disk.backing.clone(), (disk.clone(), cost));
+        known.insert(disk.backing.clone(), Measured { disk: disk.clone(), cost });
         while known.len() > DISKS_MAX {
             known.pop_first();
         }
-        let entries: serde_json::Map<String, Value> =
-            known.iter().map(|(backing, known)| (backing.clone(), entry_to_json(known))).collect();
-        let text = format!("{:#}\n", Value::Object(entries));
-        if let Err(error) = marks::replace(&self.path, &text) {
-            tracing::warn!(path = %self.path.display(), %error, "cannot record calibrations");
+        if let Err(error) = self.file.replace_entries(&known) {
+            tracing::warn!(%error, "cannot record calibrations");
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<String, (Disk, SplitCost)>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Measured>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn entry_to_json((disk, cost): &(Disk, SplitCost)) -> Value {
-    json!({
-        "size_bytes": disk.size_bytes,
-        "identity": disk.identity,
-        "gather_below_bytes": cost.threshold_bytes,
-        "fixed_ns": cost.fixed_ns,
-        "bytes_per_second": cost.bytes_per_second,
-    })
-}
-
-/// `None` if a value is missing or impossible.
-fn entry_from_json(backing: &str, entry: &Value) -> Option<(Disk, SplitCost)> {
-    let number = |key: &str| entry.get(key)?.as_u64();
-    let disk = Disk {
-        backing: backing.to_owned(),
-        size_bytes: number("size_bytes")?,
-        identity: entry.get("identity")?.as_str().map(str::to_owned),
-    };
-    let cost = SplitCost {
-        threshold_bytes: number("gather_below_bytes")?,
-        fixed_ns: number("fixed_ns")?,
-        bytes_per_second: number("bytes_per_second"),
-    };
-    let is_possible = cost.threshold_bytes.is_power_of_two()
+fn is_possible(cost: &SplitCost) -> bool {
+    cost.threshold_bytes.is_power_of_two()
         && (LINE_BYTES..=GATHER_BELOW_BYTES_MAX).contains(&cost.threshold_bytes)
-        && cost.bytes_per_second != Some(0);
-    is_possible.then_some((disk, cost))
+        && cost.bytes_per_second != Some(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
 
     fn disk(backing: &str) -> Disk {
         let identity = Some("8:1".to_owned());
@@ -150,7 +141,7 @@ mod tests {
     fn damaged_entries_count_as_not_measured() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("calibrations.json");
-        let good = entry_to_json(&(disk("good"), cost(4096)));
+        let good = json!(Measured { disk: disk("good"), cost: cost(4096) });
         let with = |key: &str, value: Value| {
             let mut entry = good.clone();
             entry[key] = value;

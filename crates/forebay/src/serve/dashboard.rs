@@ -6,15 +6,14 @@
 use super::listen::{bind_tcp, resolve};
 use super::tls;
 use crate::report::with_remedy;
+use crate::state_file::StateFile;
 use anyhow::Context;
 use forebay_config::{Config, TcpAddress, TlsMode};
 use forebay_control::{Dashboard, DashboardKeys, Tokens};
 use rustls::ServerConfig;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// The name of the file with the link, in the state directory.
@@ -46,13 +45,13 @@ pub(super) fn open_with_link(
     match open(config, wait)? {
         Some(dashboard) => {
             let link = LinkFile::create(state, dashboard.link())?;
-            let (address, file) = (dashboard.url(), link.path.display());
+            let (address, file) = (dashboard.url(), link.file.path().display());
             tracing::info!(address, link = %file, "dashboard started");
             Ok(Some((dashboard, link)))
         }
         None => {
             // Usually there is none.
-            let _ = fs::remove_file(state.join(LINK_FILE));
+            let _ = link_file(state).remove();
             Ok(None)
         }
     }
@@ -98,7 +97,7 @@ fn tokens(config: &Config) -> anyhow::Result<Option<Tokens>> {
 /// The file with the dashboard's link, for the daemon's user. The link may hold a token. Removed
 /// when dropped.
 pub(super) struct LinkFile {
-    path: PathBuf,
+    file: StateFile,
     link: String,
 }
 
@@ -108,11 +107,11 @@ impl LinkFile {
     /// # Errors
     /// It cannot be written.
     pub(super) fn create(state: &Path, link: String) -> anyhow::Result<Self> {
-        let file = Self { path: state.join(LINK_FILE), link };
-        file.write().with_context(|| format!("cannot write {}", file.path.display())).map_err(
-            |error| with_remedy(error, "check that this user may write to the state directory"),
-        )?;
-        Ok(file)
+        let link = Self { file: link_file(state), link };
+        link.write().context("cannot write the link of the dashboard").map_err(|error| {
+            with_remedy(error, "check that this user may write to the state directory")
+        })?;
+        Ok(link)
     }
 
     /// Writes the file again, after the state directory was recreated.
@@ -123,19 +122,18 @@ impl LinkFile {
     }
 
     fn write(&self) -> io::Result<()> {
-        // A file that another user has opened before must not get the token.
-        let new = self.path.with_extension("new");
-        let _ = fs::remove_file(&new);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        writeln!(file, "{}", self.link)?;
-        fs::rename(&new, &self.path)
+        self.file.replace(format!("{}\n", self.link))
     }
+}
+
+fn link_file(state: &Path) -> StateFile {
+    StateFile::private(state.join(LINK_FILE))
 }
 
 impl Drop for LinkFile {
     fn drop(&mut self) {
         // The state directory may be gone.
-        let _ = fs::remove_file(&self.path);
+        let _ = self.file.remove();
     }
 }
 
@@ -144,6 +142,7 @@ mod tests {
     use super::*;
     use crate::report::sentence;
     use forebay_config::{Settings, SettingsSource};
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     fn config(settings: &[(&str, &str)], state: &Path) -> Config {

@@ -11,6 +11,7 @@ use crate::marks::{self, Mark};
 use crate::members::Members;
 use crate::reliance::{Kind, Reliances};
 use crate::report::problem as problem_of;
+use crate::state_file::StateFile;
 use forebay_api::{ErrorKind, JournalStatus, Problem, UnservedWrites};
 use forebay_backend::{
     AlignedBuffer, Backend, Blocking, FileBackend, FileError, OpenError, OpenOptions, StoreMedium,
@@ -220,10 +221,8 @@ impl Journals {
     }
 
     fn settings(&self, (backend, mirror): Devices, accept_loss: bool) -> JournalSettings {
-        let mark_of = {
-            let state_dir = self.state_dir.clone();
-            move |id: JournalId| marks::path_of(&state_dir, &id.to_string())
-        };
+        let state_dir = self.state_dir.clone();
+        let mark_of = move |id: JournalId| marks::of_journal(&state_dir, &id.to_string());
         let read_mark_of = mark_of.clone();
         let reliances = Arc::clone(&self.reliances);
         JournalSettings {
@@ -242,7 +241,7 @@ impl Journals {
     /// Whether this journal failed while the volume was served, and the vault has the data that the
     /// volume's disk lacks.
     fn is_replaced(&self, runtime: &Runtime, spec: &VolumeSpec, id: &str) -> bool {
-        let mark = marks::read(&marks::path_of(&self.state_dir, id));
+        let mark = marks::read(&marks::of_journal(&self.state_dir, id));
         has_vaulted(runtime, spec)
             && mark.is_ok_and(|mark| mark.is_some_and(|mark| mark.voids(&spec.name)))
     }
@@ -528,7 +527,7 @@ pub(super) fn memory_words(memory: &str) -> String {
 }
 
 /// The volumes whose records a failure mark voids; all volumes if it cannot be read.
-fn void(mark: &Path) -> VoidRecords {
+fn void(mark: &StateFile) -> VoidRecords {
     match marks::read(mark) {
         Ok(None) => VoidRecords::None,
         Ok(Some(Mark { volumes: Some(names), is_settled: true, .. })) => {
@@ -537,7 +536,7 @@ fn void(mark: &Path) -> VoidRecords {
         Ok(Some(Mark { volumes: Some(names), .. })) => VoidRecords::Volumes(names),
         Ok(Some(Mark { volumes: None, .. })) => VoidRecords::All,
         Err(error) => {
-            tracing::error!(mark = %mark.display(), %error, "cannot read failure mark");
+            tracing::error!(%error, "cannot read failure mark");
             VoidRecords::All
         }
     }
@@ -550,15 +549,19 @@ mod tests {
     #[test]
     fn an_unreadable_mark_voids_the_records_of_all_volumes() {
         let directory = tempfile::tempdir().unwrap();
-        let path = marks::path_of(directory.path(), "abcd");
-        assert_eq!(void(&path), VoidRecords::None);
-        marks::put(&path, "no space", &["a".to_owned()]).unwrap();
-        assert_eq!(void(&path), VoidRecords::Volumes(vec!["a".to_owned()]));
-        marks::settle(&path).unwrap();
-        assert_eq!(void(&path), VoidRecords::Settled(vec!["a".to_owned()]));
-        std::fs::write(&path, "failed").unwrap();
-        assert_eq!(void(&path), VoidRecords::All);
-        assert_eq!(void(directory.path()), VoidRecords::All, "a directory cannot be read");
+        let mark = marks::of_journal(directory.path(), "abcd");
+        assert_eq!(void(&mark), VoidRecords::None);
+        marks::put(&mark, "no space", &["a".to_owned()]).unwrap();
+        assert_eq!(void(&mark), VoidRecords::Volumes(vec!["a".to_owned()]));
+        marks::settle(&mark).unwrap();
+        assert_eq!(void(&mark), VoidRecords::Settled(vec!["a".to_owned()]));
+        std::fs::write(mark.path(), "failed").unwrap();
+        assert_eq!(void(&mark), VoidRecords::All);
+        assert_eq!(
+            void(&StateFile::record(directory.path().to_owned())),
+            VoidRecords::All,
+            "a directory cannot be read"
+        );
     }
 
     #[test]

@@ -9,11 +9,11 @@ mod changes;
 mod check;
 mod claims;
 mod clients;
+mod clock;
 mod condition;
 mod control;
 mod dashboard;
 mod division;
-mod histories;
 mod journals;
 mod listen;
 mod manager;
@@ -39,8 +39,8 @@ mod successor;
 mod tls;
 mod trace;
 mod vault;
+mod volume_files;
 mod wait;
-mod warm_lists;
 
 use crate::keeper::{self, KeeperLink};
 use crate::reliance::{GivenUp, Reliances};
@@ -54,7 +54,6 @@ use forebay_frontend_nbd::NbdServer;
 use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
 use forebay_threads::Thread;
 use forebay_types::Size;
-use histories::StateHistories;
 use journals::Journals;
 use listen::BoundListener;
 use manager::Daemon;
@@ -65,8 +64,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use successor::Successor;
+use volume_files::VolumeFiles;
 use wait::{End, wait_for_stop};
-use warm_lists::StateWarmLists;
 
 /// Maximum number of workers with `workers=auto`: more gain nothing on common machines.
 const WORKERS_AUTO_MAX: usize = 8;
@@ -234,7 +233,7 @@ fn start(
         },
     };
     let nbd = NbdServer::new();
-    let (clock, interval) = histories::clock();
+    let (clock, interval) = clock::clock();
     let mut timeouts = Timeouts::default();
     timeouts.clock = interval.unwrap_or(timeouts.clock);
     let runtime = Arc::new(Runtime::start_over(settings, timeouts, pool, &nbd)?);
@@ -246,8 +245,9 @@ fn start(
     let reliances = Arc::new(reliances);
     runtime.keep_vault_record(Arc::clone(&reliances) as _);
     runtime.keep_journal_record(Arc::clone(&reliances) as _);
-    runtime.keep_warm_lists(Arc::new(StateWarmLists::new(&config.state)));
-    runtime.keep_histories(Arc::new(StateHistories::new(&config.state)), clock);
+    let files = Arc::new(VolumeFiles(config.state.clone()));
+    runtime.keep_warm_lists(Arc::clone(&files) as _);
+    runtime.keep_histories(files, clock);
     if let Some(name) = &config.vault {
         vault::open(&runtime, name, &config.state, &reliances, in_use_wait)?;
     }

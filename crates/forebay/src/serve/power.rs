@@ -3,9 +3,8 @@
 //! One thread per UPS polls it. The monitor's thread passes the observations to the controller, and
 //! asks it for a decision at least every 20 ms unless it dumps, because a reading that is not
 //! renewed expires. It enables and disables write-back for the volumes under a UPS, destages their
-//! dirty data when mains fails, and dumps it to the vault when the battery runs low. A dump
-//! proceeds in this order: halt writes, write the dump and read it back, flush the disks' caches,
-//! and only then notify the servers of the UPSes that power may be cut.
+//! dirty data when mains fails, and dumps it to the vault when the battery runs low, in the steps
+//! that [`PowerSequence`] orders. Then it notifies the servers of the UPSes that power may be cut.
 //!
 //! Volumes in memory are saved when mains fails, and again after a dump, as far as the time
 //! suffices. The monitor waits for no file but the vault, and acts before it logs.
@@ -23,6 +22,7 @@ use forebay_power::drivers::{
 use forebay_power::{
     Exposure, Expression, PowerController, PowerDecision, PowerState, Rules, UpsObservation,
 };
+use forebay_protect::{DumpStep, PowerOrder, PowerSequence};
 use forebay_runtime::{DumpReport, Runtime};
 use forebay_threads::Thread;
 use forebay_types::{Action, Remedy, Size, VolumeId};
@@ -38,11 +38,11 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the monitor waits for an observation before it decides again.
 const TICK: Duration = Duration::from_millis(20);
 /// Time between two flushes of the disks: it limits what their caches hold when power fails.
-const SYNC_INTERVAL: Duration = Duration::from_secs(2);
+const SYNC_INTERVAL_MS: u64 = 2000;
 /// How long a dump waits for the flushes of the disks.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time before a failed dump is tried again.
-const DUMP_RETRY_DELAY: Duration = Duration::from_secs(1);
+const DUMP_RETRY_MS: u64 = 1000;
 /// How long to wait for the server of a UPS to accept the notice that power may be cut.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -74,6 +74,12 @@ pub(super) struct Means {
 pub(super) struct PowerMonitor {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What a decision means for the volumes.
+fn order_of(decision: &PowerDecision) -> PowerOrder {
+    let PowerDecision { dirty_bytes_max, drain_now, dump_now, .. } = *decision;
+    PowerOrder { dirty_bytes_max, drain_now, dump_now }
 }
 
 /// The state shared with the monitor's thread.
@@ -202,19 +208,6 @@ fn poller(ups: &Ups, settings: &UpsSettings) -> anyhow::Result<StartPoller> {
     })
 }
 
-/// The state of the dump. Writes are halted in all states but `None`.
-enum Dump {
-    None,
-    /// The first attempt is in progress.
-    InProgress,
-    /// The last attempt failed, which was logged. It is repeated at `retry_at`.
-    Failed {
-        failure: Failure,
-        retry_at: Instant,
-    },
-    Complete,
-}
-
 /// Why power may not be cut, or writes stay halted.
 #[derive(PartialEq, Eq)]
 enum Failure {
@@ -260,15 +253,16 @@ struct MonitorThread {
     shared: Arc<Shared>,
     /// Dirty bytes of the volumes under a UPS, as of the last step.
     dirty_bytes: u64,
-    /// Whether write-back is enabled.
-    allowed: bool,
     /// How often write-back was enabled or disabled.
     changes: u64,
     changed_at: Instant,
     /// Time from the observation to the last change that it caused.
     change_ms: Option<u64>,
-    synced_at: Instant,
-    dump: Dump,
+    sequence: PowerSequence,
+    /// Why the last step of a dump failed, until one succeeds.
+    failure: Option<Failure>,
+    /// When the dump was begun, and its report once it is written.
+    dump: (Instant, DumpReport),
     on_battery: bool,
 }
 
@@ -292,12 +286,12 @@ impl MonitorThread {
             release_at: None,
             shared: Arc::new(shared),
             dirty_bytes: 0,
-            allowed: false,
             changes: 0,
             changed_at: Instant::now(),
             change_ms: None,
-            synced_at: Instant::now(),
-            dump: Dump::None,
+            sequence: PowerSequence::new(SYNC_INTERVAL_MS, DUMP_RETRY_MS),
+            failure: None,
+            dump: (Instant::now(), DumpReport::default()),
             on_battery: false,
         }
     }
@@ -319,7 +313,8 @@ impl MonitorThread {
             self.step(observed_at);
         }
         // No data is dirty, so the next start must not load the dump.
-        self.discard_dump();
+        self.sequence.handle_stop();
+        self.advance_dump(None);
         self.release();
     }
 
@@ -340,43 +335,32 @@ impl MonitorThread {
     /// this step, if one did.
     fn step(&mut self, observed_at: Option<Instant>) {
         let decision = self.controller.decide(now_ms(), &self.exposure());
-        let allowed = decision.write_back_allowed && !matches!(self.dump, Dump::Complete);
-        let dirty_bytes_max = if allowed { decision.dirty_bytes_max } else { 0 };
-        self.dirty_bytes = self.means.runtime.set_power(dirty_bytes_max);
-        let has_changed = allowed != self.allowed;
-        if has_changed {
-            self.allowed = allowed;
+        let limit = self.sequence.handle_order(order_of(&decision));
+        self.dirty_bytes = self.means.runtime.set_power(limit);
+        let has_switched = self.sequence.has_switched();
+        if has_switched {
             self.changes += 1;
-            // Earlier acknowledged writes may still be in the disks' caches.
-            self.means.runtime.request_power_sync();
             self.changed_at = Instant::now();
             self.change_ms = observed_at.map(|at| at.elapsed().as_millis() as u64);
         }
-        // Draining starts below the limit, so that writers are not throttled at it.
-        let is_near_limit = self.dirty_bytes > dirty_bytes_max / 4 * 3;
-        if self.dirty_bytes > 0 && (decision.drain_now || is_near_limit) {
-            self.means.runtime.drain_power();
-            if !allowed {
-                // The flush at the end of a drain may miss data that became dirty during the drain.
-                self.means.runtime.request_power_sync();
-            }
-        } else {
-            if self.synced_at.elapsed() >= SYNC_INTERVAL {
-                self.synced_at = Instant::now();
-                self.means.runtime.request_power_sync();
-            }
-            self.means.runtime.start_power_syncs();
+        let upkeep = self.sequence.handle_dirty(self.dirty_bytes, now_ms());
+        if upkeep.request_sync {
+            self.means.runtime.request_power_sync();
+        }
+        match upkeep.drain {
+            true => self.means.runtime.drain_power(),
+            false => self.means.runtime.start_power_syncs(),
         }
         self.update_on_battery(&decision);
         self.update_status(&decision);
-        if has_changed {
+        if has_switched {
             let (reason, dirty) = (&decision.reason, Size(self.dirty_bytes));
-            match allowed {
+            match self.sequence.is_allowed() {
                 true => tracing::info!(reason, forecast = %decision.forecast, "write-back on"),
                 false => tracing::warn!(reason, %dirty, "write-back off"),
             }
         }
-        self.update_dump(&decision);
+        self.advance_dump(Some(&decision));
         self.release_when_saved();
     }
 
@@ -401,93 +385,102 @@ impl MonitorThread {
         Duration::from_secs(left_seconds).saturating_sub(2 * self.save_time).saturating_sub(dump)
     }
 
-    /// Makes a dump if the decision demands one. Discards it when the decision no longer does.
-    fn update_dump(&mut self, decision: &PowerDecision) {
-        let reason = &decision.reason;
-        match (decision.dump_now, &self.dump) {
-            (false, Dump::None) | (true, Dump::Complete) => {}
-            (_, Dump::Failed { retry_at, .. }) if Instant::now() < *retry_at => {}
-            (false, _) => {
-                if self.discard_dump() {
-                    tracing::info!(reason, "dump discarded, accepting writes again");
-                }
-            }
-            (true, _) => {
-                self.means.runtime.halt_power(true);
-                if matches!(self.dump, Dump::None) {
-                    self.dump = Dump::InProgress;
-                    tracing::warn!(reason, "writes halted, dumping dirty data");
+    /// Carries out the steps of a dump or of its end, after this decision; `None` at a stop.
+    fn advance_dump(&mut self, decision: Option<&PowerDecision>) {
+        loop {
+            let volumes = self.means.runtime.power_volumes();
+            let was_halted = self.sequence.is_halted();
+            let Some(step) = self.sequence.poll_dump(&volumes, now_ms()) else { return };
+            if let (DumpStep::Halt, Some(decision)) = (step, decision) {
+                if !was_halted {
+                    tracing::warn!(reason = decision.reason, "writes halted, dumping dirty data");
                 }
                 // A dump can take long; meanwhile the status says why writes fail.
                 self.update_status(decision);
-                match self.dump() {
-                    Ok(()) => self.dump = Dump::Complete,
-                    Err(failure) => self.retry_later(failure),
-                }
+            }
+            let result = self.carry_out(step);
+            self.sequence.handle_done(result.is_ok(), now_ms());
+            match result {
+                Ok(()) => self.end_step(step, decision),
+                Err(failure) => self.fail_step(failure),
+            }
+            if let Some(decision) = decision {
                 self.update_status(decision);
-                if matches!(self.dump, Dump::Complete) {
-                    self.release_at = Some(Instant::now() + self.save_time);
-                    self.means.saves.start_for_power(self.save_time);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, step: DumpStep) -> Result<(), Failure> {
+        let Means { runtime, dump_target, .. } = &self.means;
+        match step {
+            DumpStep::Halt => {
+                runtime.halt_power(true);
+                self.dump.0 = Instant::now();
+            }
+            DumpStep::Dump => self.dump.1 = self.dump_volumes()?,
+            DumpStep::FlushDisks => {
+                // A flush that failed during the dump fails again here; one that was late gets more
+                // time.
+                let unflushed = runtime.sync_power(SYNC_TIMEOUT);
+                if !unflushed.is_empty() {
+                    return Err(Failure::Unflushed(unflushed));
                 }
             }
-        }
-    }
-
-    /// Schedules the repetition of a failed attempt. Logs the failure, unless the attempt before
-    /// failed in the same way: a latched failure of a disk stays until the operator ends it.
-    fn retry_later(&mut self, failure: Failure) {
-        if !matches!(&self.dump, Dump::Failed { failure: before, .. } if *before == failure) {
-            failure.log();
-        }
-        self.dump = Dump::Failed { failure, retry_at: Instant::now() + DUMP_RETRY_DELAY };
-    }
-
-    fn dump(&self) -> Result<(), Failure> {
-        let begun = Instant::now();
-        let volumes = self.means.runtime.power_volumes();
-        let report = match &self.means.dump_target {
-            Some(target) => {
-                let dumped = target.dump(&volumes);
-                dumped.map_err(|error| Failure::Unsaved(sentence(&error)))?
+            DumpStep::EmptyVault => {
+                let emptied = dump_target.as_ref().map_or(Ok(()), |target| target.empty());
+                emptied.map_err(|error| Failure::Unemptied(sentence(&error)))?;
             }
-            None if self.dirty_bytes == 0 => DumpReport::default(),
-            None => {
-                let dirty = Size(self.dirty_bytes);
-                let error = format!("there is no vault for {dirty} of dirty data");
-                return Err(Failure::Unsaved(error));
-            }
-        };
-        // A flush that failed during the dump fails again here; one that was late gets more time.
-        let unflushed = self.means.runtime.sync_power(SYNC_TIMEOUT);
-        if !unflushed.is_empty() {
-            return Err(Failure::Unflushed(unflushed));
+            DumpStep::Resume => drop(runtime.halt_power(false)),
         }
-        tracing::warn!(
-            size = %Size(report.bytes),
-            sealed_ms = report.sealed_ms,
-            relocated_batches = report.failures,
-            total_ms = begun.elapsed().as_millis() as u64,
-            "dump complete and verified"
-        );
         Ok(())
     }
 
-    /// Discards the dump and ends the halt of writes. Returns false if that failed.
-    fn discard_dump(&mut self) -> bool {
-        if matches!(self.dump, Dump::None) {
-            return true;
+    fn end_step(&mut self, step: DumpStep, decision: Option<&PowerDecision>) {
+        match step {
+            DumpStep::FlushDisks => {
+                let (begun, report) = &self.dump;
+                tracing::warn!(
+                    size = %Size(report.bytes),
+                    sealed_ms = report.sealed_ms,
+                    relocated_batches = report.failures,
+                    total_ms = begun.elapsed().as_millis() as u64,
+                    "dump complete and verified"
+                );
+                self.failure = None;
+                self.release_at = Some(Instant::now() + self.save_time);
+                self.means.saves.start_for_power(self.save_time);
+            }
+            DumpStep::Resume => {
+                (self.failure, self.release_at) = (None, None);
+                if let Some(PowerDecision { reason, .. }) = decision {
+                    tracing::info!(reason, "dump discarded, accepting writes again");
+                }
+            }
+            DumpStep::Halt | DumpStep::Dump | DumpStep::EmptyVault => {}
         }
-        // The dump must be gone before newer writes are accepted.
-        if let Some(target) = &self.means.dump_target
-            && let Err(error) = target.empty()
-        {
-            self.retry_later(Failure::Unemptied(sentence(&error)));
-            return false;
+    }
+
+    /// Logs a failure, unless the attempt before failed in the same way: the latched failure of a
+    /// disk stays until the operator ends it.
+    fn fail_step(&mut self, failure: Failure) {
+        if self.failure.as_ref() != Some(&failure) {
+            failure.log();
         }
-        self.dump = Dump::None;
-        self.release_at = None;
-        self.means.runtime.halt_power(false);
-        true
+        self.failure = Some(failure);
+    }
+
+    fn dump_volumes(&self) -> Result<DumpReport, Failure> {
+        match &self.means.dump_target {
+            Some(target) => {
+                let dumped = target.dump(self.sequence.dumped());
+                dumped.map_err(|error| Failure::Unsaved(sentence(&error)))
+            }
+            None if self.dirty_bytes == 0 => Ok(DumpReport::default()),
+            None => {
+                let dirty = Size(self.dirty_bytes);
+                Err(Failure::Unsaved(format!("there is no vault for {dirty} of dirty data")))
+            }
+        }
     }
 
     /// After a dump, notifies the servers of the UPSes when the volumes in memory are saved, or
@@ -525,17 +518,17 @@ impl MonitorThread {
             battery_ages: self.means.batteries.aging(name),
         });
         let status = PowerStatus {
-            write_back_allowed: self.allowed,
+            write_back_allowed: self.sequence.is_allowed(),
             reason: decision.reason.clone(),
             changes: self.changes,
             since_seconds: self.changed_at.elapsed().as_secs(),
             change_ms: self.change_ms,
             dirty_bytes: self.dirty_bytes,
-            dirty_bytes_max: if self.allowed { decision.dirty_bytes_max } else { 0 },
+            dirty_bytes_max: if self.sequence.is_allowed() { decision.dirty_bytes_max } else { 0 },
             dump_seconds: decision.forecast.dump_ms.map(|ms| ms as f64 / 1000.0),
             battery_seconds: decision.forecast.battery_seconds,
             forecast: decision.forecast.to_string(),
-            halted: !matches!(self.dump, Dump::None),
+            halted: self.sequence.is_halted(),
             needed: self.needed.clone(),
             supplies: upses.collect(),
         };

@@ -13,6 +13,7 @@ use crate::identity::identity;
 use crate::marks;
 use crate::reliance::{Kind, Reliances};
 use crate::report::{problem, with_remedy};
+use crate::state_file::{StateFile, sync_directory};
 use anyhow::Context;
 use forebay_api::{
     DrillReport, DumpSummary, ErrorKind, HeldVolume, PowerStatus, Problem, VaultState, VaultStatus,
@@ -25,8 +26,7 @@ use forebay_runtime::{
 };
 use forebay_types::{Action, Bytes, Remedy, Size, VolumeId};
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions as FileOptions};
-use std::io::Write;
+use std::fs::OpenOptions as FileOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,14 +72,12 @@ pub(super) fn open(
     let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
     let backend = forebay_backend::open(name, &options).context("the vault")?;
     check_device_lasts(&*backend)?;
-    let mark_of = {
-        let state_dir = state_dir.to_owned();
-        move |id: JournalId| marks::void_path_of(&state_dir, &id.to_string())
-    };
+    let directory = state_dir.to_owned();
+    let mark_of = move |id: JournalId| marks::of_dump(&directory, &id.to_string());
     let read_mark_of = mark_of.clone();
     let settings = VaultSettings {
         backend,
-        is_void: Box::new(move |id| read_mark_of(id).try_exists()),
+        is_void: Box::new(move |id| read_mark_of(id).path().try_exists()),
         on_void: Box::new(move |id, error| marks::put(&mark_of(id), &error.to_string(), &[])),
     };
     let vault = runtime.open_vault(settings)?;
@@ -148,7 +146,7 @@ fn prepare(path: &Path, needed_bytes: u64, state_dir: &Path) -> anyhow::Result<(
             let file = file.with_context(|| format!("the vault {}", path.display()))?;
             let allocated = space::allocate(&file, needed_bytes, Kind::Vault, path);
             let created = allocated.map_err(anyhow::Error::new).and_then(|()| {
-                let synced = file.sync_all().and_then(|()| marks::sync_directory(path));
+                let synced = file.sync_all().and_then(|()| sync_directory(path));
                 synced.context("cannot sync the new vault")
             });
             if created.is_err() {
@@ -355,9 +353,8 @@ fn write_report(report: &DrillReport, state_dir: &Path) -> anyhow::Result<PathBu
     let directory = state_dir.join("drills");
     std::fs::create_dir_all(&directory)?;
     let path = directory.join(format!("{}.json", report.begun_at.replace(':', "-")));
-    let mut file = File::create(&path)?;
-    writeln!(file, "{}", serde_json::to_string_pretty(report)?)?;
-    file.sync_all()?;
+    let text = serde_json::to_string_pretty(report)?;
+    StateFile::new(path.clone()).replace(text + "\n")?;
     Ok(path)
 }
 

@@ -337,6 +337,32 @@ fn a_volume_whose_journal_failed_before_a_power_cut_is_served_from_the_vault() {
 }
 
 #[test]
+fn a_volume_whose_journal_fails_after_the_dump_is_dumped_as_well() {
+    let mut machine = UpsMachine::new("delay(write=5s):");
+    make_file(machine.path("journal"), 40 * MIB);
+    let journal = format!("protection=journal+ups,journal={}", machine.path("journal").display());
+    machine.volume = machine.volume.replace("protection=ups", &journal);
+    let ups = machine.start_ups();
+    let daemon = machine.start();
+    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    write_all(&mut daemon.client("disk"));
+    ups.set_status("OB DISCHRG LB");
+    machine.wait_for_dump();
+    let dumped = || machine.status().vault.unwrap().last_dump.unwrap().bytes;
+    assert_eq!(dumped(), 0, "the journal has everything");
+    std::fs::rename(machine.path("journal"), machine.path("away")).unwrap();
+    wait_until("the volume is dumped", 2 * PATIENCE, || dumped() > 0);
+    assert_eq!(daemon.client("disk").write(0, &content(7)), Err(IoError::Shutdown));
+    daemon.kill();
+    assert!(machine.is_disk_behind(), "the disk has taken everything before the kill");
+
+    ups.set_status("OL");
+    let daemon = machine.start();
+    assert_all(&mut daemon.client("disk"));
+    daemon.stop();
+}
+
+#[test]
 fn a_dump_is_logged_once() {
     let (_machine, ups, daemon) = UpsMachine::in_write_back("");
     let mut client = daemon.client("disk");

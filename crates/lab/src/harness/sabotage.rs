@@ -67,6 +67,10 @@ named! {
         HaltLate = "halt-late",
         /// A dirty line is missing in the dump.
         SkipVaultLine = "skip-vault-line",
+        /// A volume whose journal fails after a dump is not dumped.
+        DumpOnce = "dump-once",
+        /// After a dump, writes are accepted before the vault is empty.
+        ResumeEarly = "resume-early",
         /// The disks are not flushed when power fails.
         SkipPowerFlush = "skip-power-flush",
         /// The disks are not flushed when write-back ends because a UPS is not safe.

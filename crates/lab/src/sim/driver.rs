@@ -2,50 +2,40 @@
 
 use super::SimOptions;
 use super::clients::{Client, Payloads};
-use super::device::disk::sectors_of;
 use super::plan::{self, Plan};
 use super::power::ups_volumes;
+use super::recovery::Recovery;
 use super::run::{Event, Run};
 use super::sizing::sizes_itself;
 use super::volume::Volume;
 use super::world::World;
-use crate::harness::dice::{Dice, Ppm};
-use crate::harness::journal::{Piece, pieces};
-use crate::harness::memory::{Memory, payload_of};
+use crate::harness::WHOLE;
+use crate::harness::dice::Dice;
 use crate::harness::oracle::{Crash, Oracle};
-use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::Slot;
-use forebay_journal::{Extent, Found, Source};
-use forebay_types::{ByteRange, IoError, Mode, SECTOR_BYTES, VolumeId};
-use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
+use forebay_types::{ByteRange, Mode, SECTOR_BYTES, VolumeId};
+use forebay_volume::{Dispatcher, Request, RequestKind};
 
 /// The time limit for the answer to a request after all faults are healed, in microseconds. A
 /// failed destage is retried within ten seconds.
 const CONVERGE_US_MAX: u64 = 60_000_000;
 /// The time without an answer after which the faults are healed early, in microseconds: a few of
 /// the longest stalls.
-const SILENCE_US_MAX: u64 = 400_000_000;
+pub(super) const SILENCE_US_MAX: u64 = 400_000_000;
 /// Events between two checks of all invariants.
 const EVENTS_PER_CHECK: u64 = 257;
 /// The client of the requests for the final checks.
 pub(crate) const VERIFIER: u16 = u16::MAX;
-/// The client of the requests of journal, UPS and recovery.
+/// The client of the requests of journal and recovery.
 pub(crate) const INTERNAL: u16 = u16::MAX - 1;
 /// The client of the reads for pinned ranges and warm-ups.
 const LOADER: u16 = u16::MAX - 2;
-/// The maximum number of crashes during one recovery; each restarts it.
-const RECOVERY_DEATHS_MAX: u32 = 3;
+/// The client of the requests that follow from the state of the UPS.
+pub(crate) const POWER: u16 = u16::MAX - 3;
 /// How many times lost data is rewritten at the end.
 const HEALINGS_MAX: u32 = 4;
-/// Attempts of one restore before all faults are healed for it.
-const RESTORES_MAX: u32 = 20;
-/// Events in one attempt before all faults are healed for it.
-const RESTORE_EVENTS_MAX: u64 = 30_000;
 /// The length of the verifier's reads, in bytes. It is short, so that reads use even small pools.
 const VERIFY_BYTES: u64 = 32 << 10;
-
-/// The extents that a volume's disk may lack after a crash, with their content.
-type Restorable = Vec<(Extent, Vec<u64>)>;
 
 pub(crate) struct Simulation {
     pub world: World,
@@ -55,9 +45,7 @@ pub(crate) struct Simulation {
     operations: u64,
     crashes: Vec<(u64, bool)>,
     kills: Vec<u64>,
-    recovery_deaths: u32,
-    /// Whether a process adopts a pool that has the only copy of what a failed journal held.
-    has_only_copy: bool,
+    recovery: Recovery,
 }
 
 impl Simulation {
@@ -86,8 +74,7 @@ impl Simulation {
             operations: options.operations,
             crashes,
             kills,
-            recovery_deaths: 0,
-            has_only_copy: false,
+            recovery: Recovery::default(),
         };
         simulation.start_process();
         simulation
@@ -104,7 +91,7 @@ impl Simulation {
     }
 
     pub(crate) fn start_clients(&mut self) {
-        (self.recovery_deaths, self.has_only_copy) = (0, false);
+        self.recovery = Recovery::default();
         let keeps_each = self.world.journal.keeps_each_write();
         self.world.volumes.iter_mut().for_each(|volume| volume.begin_service(keeps_each));
         self.world.integrity.end_recovery();
@@ -138,7 +125,9 @@ impl Simulation {
             if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.run.report.operations) {
                 let (_, power) = self.crashes.pop().expect("there is one");
                 let has_ups = !ups_volumes(&self.world).is_empty();
-                if has_ups && !self.world.power.fails_unbridged(&self.world.run) {
+                let run = &mut self.world.run;
+                let is_bridged = has_ups || run.plan.has_both() && run.dice.chance(500_000);
+                if is_bridged && !self.world.power.fails_unbridged(&self.world.run) {
                     self.lose_mains();
                 } else {
                     self.crash(if power || has_ups { Crash::Power } else { Crash::Process });
@@ -193,8 +182,13 @@ impl Simulation {
         self.world.kill.is_dead()
     }
 
+    /// The recovery in progress.
+    pub(super) const fn recovery(&mut self) -> &mut Recovery {
+        &mut self.recovery
+    }
+
     /// Whether only memory has data that a failed journal held, and no UPS protects it.
-    fn is_draining(&self) -> bool {
+    pub(super) fn is_draining(&self) -> bool {
         let plan = &self.world.run.plan;
         self.world.journal.undrained().iter().any(|&volume| !plan.volume(volume).ups)
     }
@@ -242,11 +236,15 @@ impl Simulation {
         }
     }
 
-    fn any_worker(&mut self) -> u8 {
+    pub(super) fn any_worker(&mut self) -> u8 {
         self.world.run.dice.below(self.dispatchers.len() as u64) as u8
     }
 
-    fn on_worker(&mut self, worker: u8, call: impl FnOnce(&mut Dispatcher<World>, &mut World)) {
+    pub(super) fn on_worker(
+        &mut self,
+        worker: u8,
+        call: impl FnOnce(&mut Dispatcher<World>, &mut World),
+    ) {
         self.world.worker = worker;
         call(&mut self.dispatchers[usize::from(worker)], &mut self.world);
         self.world.send_ios();
@@ -310,56 +308,8 @@ impl Simulation {
         }
     }
 
-    /// Submits the requests that follow from the state of the UPS.
-    fn maintain_power(&mut self) {
-        let World { run, shards, power, requests, expected, journal, .. } = &mut self.world;
-        for (volume, kind) in power.tick(run, shards, requests, expected, journal.is_abandoned()) {
-            if !self.world.requests.has_internal_request(volume) {
-                self.submit_anywhere(INTERNAL, volume, kind, WHOLE);
-            }
-        }
-    }
-
-    /// Mains fail, the battery runs low, dirty data is dumped, and then power is lost.
-    fn lose_mains(&mut self) {
-        self.world.kill.cancel();
-        self.world.journal.spare();
-        let volumes = ups_volumes(&self.world);
-        let has_failed = volumes.iter().any(|&volume| self.world.journal.has(volume));
-        self.world.run.report.dumps_without_journal += u64::from(has_failed);
-        if !self.world.run.strikes_always(Sabotage::HaltLate) {
-            self.world.power.halt(&volumes);
-        }
-        self.run_some_events();
-        for shard in 0..self.world.shards.len() {
-            for &volume in &volumes {
-                let World { run, shards, power, .. } = &mut self.world;
-                power.dump_lines(run, &shards[shard], volume);
-                self.run_some_events();
-            }
-        }
-        self.world.power.halt(&volumes);
-        if !self.world.run.strikes_always(Sabotage::SkipPowerFlush) {
-            for volume in volumes {
-                self.world.device.disk_mut(volume).flush();
-            }
-        }
-        self.run_some_events();
-        if self.is_ok() {
-            self.crash(Crash::Saved);
-        }
-    }
-
-    fn run_some_events(&mut self) {
-        for _ in 0..self.world.run.dice.range(0, self.world.run.plan.power.events_between_max) {
-            if self.is_ok() {
-                self.step();
-            }
-        }
-    }
-
     fn client(&mut self, client: u16) {
-        if client >= LOADER || self.world.run.report.operations >= self.operations {
+        if client >= POWER || self.world.run.report.operations >= self.operations {
             return;
         }
         self.administer();
@@ -384,7 +334,7 @@ impl Simulation {
         self.world.send_ios();
     }
 
-    fn submit_anywhere(
+    pub(super) fn submit_anywhere(
         &mut self,
         client: u16,
         volume: VolumeId,
@@ -437,253 +387,6 @@ impl Simulation {
         }
         self.world.run.report.mode_changes += 1;
         self.world.run.log_event(volume, WHOLE, || format!("mode {mode}"));
-    }
-
-    /// The process crashes, possibly with the power, and the next one starts on the same disks.
-    fn crash(&mut self, crash: Crash) {
-        let world = &mut self.world;
-        let volumes = world.run.plan.volume_ids();
-        for volume in &volumes {
-            world.run.log_event(volume.0, WHOLE, || format!("crash: {crash:?}"));
-        }
-        world.expected.check_write_order(&mut world.run, &world.device);
-        world.run.report.crashes += 1;
-        drop(world.end_process());
-        let World { run, device, expected, .. } = world;
-        for &volume in &volumes {
-            let disk = device.disk_mut(volume);
-            match crash {
-                Crash::Power | Crash::Saved => {
-                    disk.lose_power(run.plan.device.survive, &mut run.dice);
-                }
-                // The disk writes its cache before the next crash.
-                Crash::Process => disk.flush(),
-            }
-        }
-        let found = world.journal.crash(run, expected);
-        let image = |volume: VolumeId| match &found {
-            _ if world.power.holds(volume) => world.power.vault_image(volume),
-            Some(found) => world.journal.image(found, volume),
-            None => Vec::new(),
-        };
-        let to_restore: Vec<Restorable> = volumes.into_iter().map(image).collect();
-        let mut contents = device.contents();
-        for (content, to_restore) in contents.iter_mut().zip(&to_restore) {
-            for (extent, stamps) in to_restore {
-                if extent.source != Source::Discard {
-                    let sectors = sectors_of(extent.range);
-                    content[sectors.start as usize..sectors.end as usize].copy_from_slice(stamps);
-                }
-            }
-        }
-        expected.accept_losses(&run.plan, &contents);
-        expected.check_contents(run, "after a crash", &contents, |oracle, sector, found| {
-            oracle.check_crash(sector, found, crash)
-        });
-        expected.restart(&contents);
-        self.restart(found, to_restore);
-    }
-
-    /// Starts the next process after a crash, on the disks, the journal and the vault.
-    fn restart(&mut self, found: Option<Found>, mut to_restore: Vec<Restorable>) {
-        let world = &mut self.world;
-        world.power.restart(world.run.moment());
-        world.integrity.begin_recovery();
-        world.start_process();
-        let mut resumed = false;
-        if let Some(mut found) = found {
-            resumed = world.journal.resume(&world.run, &found);
-            if !resumed {
-                world.journal.drain_to(&found, &mut world.device);
-                found.drop_records();
-                assert!(world.journal.resume(&world.run, &found), "an empty log can be resumed");
-                let volumes = to_restore.iter_mut().zip(world.run.plan.volume_ids());
-                let drained = volumes.filter(|(_, volume)| !world.power.holds(*volume));
-                drained.for_each(|(image, _)| image.clear());
-            }
-        }
-        if to_restore.iter().any(|extents| !extents.is_empty()) || resumed {
-            world.run.schedule_tick();
-        }
-        self.make_dispatchers();
-        if !self.restore(&to_restore) || !self.empty_vaults() {
-            return;
-        }
-        if self.is_ok() && self.fails_to_start() {
-            return;
-        }
-        self.world.journal.restored();
-        if self.is_ok() {
-            self.start_clients();
-        }
-    }
-
-    /// Destages the content of the vault, then empties it. Returns false if the process crashed
-    /// meanwhile; then the next one has done it.
-    fn empty_vaults(&mut self) -> bool {
-        for volume in self.world.run.plan.volume_ids() {
-            if !self.world.power.holds(volume) || !self.is_ok() {
-                continue;
-            }
-            if self.world.run.strikes_always(Sabotage::EmptyVaultEarly) {
-                self.world.power.empty_vault(volume);
-            }
-            let chance = self.world.run.plan.power.death_at_emptying;
-            if self.dies_in_recovery(chance) {
-                return false;
-            }
-            self.restore_piece(volume, RequestKind::Destage, WHOLE, &[]);
-            if self.is_ok() && self.dies_in_recovery(chance) {
-                return false;
-            }
-            self.world.power.empty_vault(volume);
-        }
-        true
-    }
-
-    /// A start fails if the journal does before any volume is served: its records still count, at
-    /// the next start. Returns true if it has failed; then the next process has recovered.
-    fn fails_to_start(&mut self) -> bool {
-        let fails = self.world.journal.fails_start();
-        if fails {
-            self.world.run.report.repeated_starts += 1;
-            self.crash(Crash::Process);
-        }
-        fails
-    }
-
-    /// The process may crash during recovery. Returns true if it did; then the next one has
-    /// recovered.
-    pub(crate) fn dies_in_recovery(&mut self, chance: Ppm) -> bool {
-        let dies = self.world.run.dice.chance(chance);
-        if !dies || !self.may_die_again() {
-            return false;
-        }
-        self.count_death_in_recovery();
-        let power = self.world.run.dice.chance(500_000);
-        self.crash(if power { Crash::Power } else { Crash::Process });
-        true
-    }
-
-    /// Whether the process may crash during this recovery.
-    pub(super) fn may_die_again(&self) -> bool {
-        // No guarantee covers two faults at once, of the journal and of the process.
-        !self.is_draining() && self.recovery_deaths < RECOVERY_DEATHS_MAX
-    }
-
-    /// Keeps the pool from being lost: the journal is a new one, and until it has the data of the
-    /// pool, the loss of the pool would be a second fault.
-    pub(super) const fn spare_pool(&mut self) {
-        self.has_only_copy = true;
-    }
-
-    /// Whether the process may die with its pool.
-    pub(super) const fn may_lose_pool(&self) -> bool {
-        !self.has_only_copy
-    }
-
-    pub(super) const fn count_death_in_recovery(&mut self) {
-        self.recovery_deaths += 1;
-    }
-
-    /// Restores the journal's or the vault's content to the pool. Returns false if the process
-    /// crashed meanwhile; then the next one has recovered.
-    fn restore(&mut self, to_restore: &[Restorable]) -> bool {
-        for (volume, extents) in self.world.run.plan.volume_ids().into_iter().zip(to_restore) {
-            for (extent, stamps) in extents {
-                self.world.run.report.restored_extents += 1;
-                let stripes = self.world.stripes_of(volume);
-                for Piece { kind, range, stamps } in pieces(extent, stamps, stripes) {
-                    self.restore_piece(volume, kind, range, &stamps);
-                    if !self.is_ok() {
-                        return true;
-                    }
-                    if self.fails_to_start()
-                        || self.dies_in_recovery(self.world.run.plan.crash_in_recovery)
-                    {
-                        return false;
-                    }
-                }
-            }
-        }
-        true
-    }
-
-    fn run_for(&mut self, us: u64) {
-        let until = self.world.run.now_us() + us;
-        while self.is_ok() && self.world.run.now_us() < until {
-            self.step();
-        }
-    }
-
-    pub(crate) fn restore_piece(
-        &mut self,
-        volume: VolumeId,
-        kind: RequestKind,
-        range: ByteRange,
-        stamps: &[u64],
-    ) {
-        if kind != RequestKind::Destage && self.world.run.strikes(Sabotage::SkipRestore) {
-            return;
-        }
-        let bytes = payload_of(stamps.iter().copied());
-        for count in 0.. {
-            let healed = self.world.run.healed;
-            self.world.run.healed |= count > RESTORES_MAX;
-            if count == 100 * RESTORES_MAX {
-                let place = Some((volume.0, range.offset / SECTOR_BYTES));
-                self.world.run.violate(place, format!("{kind:?} {range} never succeeds"));
-            }
-            // A journal that is full of records of lost data cannot record that the disk has the
-            // rest. The start fails and keeps everything, and the operator has to rescue the data.
-            let is_full = self.world.requests.restored() == Some(Err(IoError::NoSpace));
-            if is_full && count > 2 * RESTORES_MAX && self.world.expected.losses.any() {
-                self.world.run.report.failed_starts = 1;
-                return;
-            }
-            if is_full {
-                // Leave time for a checkpoint before the next attempt.
-                self.run_for(self.world.run.plan.tick_us);
-            }
-            let request = Request { volume, kind, range };
-            self.world.requests.begin_restore();
-            let worker = self.any_worker();
-            self.world.worker = worker;
-            let (token, _) = self.world.register(INTERNAL, request);
-            let payload = match kind {
-                RequestKind::Restore | RequestKind::Record => {
-                    Payload::Owned(Memory::payload(&bytes))
-                }
-                _ => Payload::None,
-            };
-            let dispatcher = &mut self.dispatchers[usize::from(worker)];
-            dispatcher.submit(&mut self.world, token, request, payload);
-            self.world.send_ios();
-            let last_event = self.world.run.report.events + RESTORE_EVENTS_MAX;
-            let mut too_late_us = u64::MAX;
-            let is_dead = |world: &World| world.kill.is_dead();
-            while self.is_ok() && !is_dead(&self.world) && self.world.requests.restored().is_none()
-            {
-                // The journal may be full while the disk refuses the dirty data whose writeback
-                // would free space.
-                if self.world.run.report.events == last_event {
-                    self.world.run.healed = true;
-                    self.world.device.heal();
-                    // A stall that began before the faults were healed may continue.
-                    too_late_us = self.world.run.now_us() + SILENCE_US_MAX;
-                }
-                if self.world.run.now_us() > too_late_us {
-                    let place = Some((volume.0, range.offset / SECTOR_BYTES));
-                    self.world.run.violate(place, format!("{kind:?} {range} never completes"));
-                }
-                self.step();
-            }
-            self.world.run.healed = healed;
-            let is_done = self.world.requests.restored() == Some(Ok(()));
-            if !self.is_ok() || is_done || is_dead(&self.world) {
-                return;
-            }
-        }
     }
 
     /// Processes events until nothing is in flight.

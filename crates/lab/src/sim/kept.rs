@@ -175,7 +175,7 @@ impl Simulation {
         run.next_moment();
         unanswered.iter().for_each(|pending| expected.abandon(run, pending));
         let found = world.journal.crash(run, expected);
-        world.power.restart(run.moment());
+        world.power.restart(run);
         world.recover_shards(killed_pool);
         world.check_adopted();
         if !self.is_ok() {
@@ -200,7 +200,7 @@ impl Simulation {
         world.run.schedule_tick();
         self.make_dispatchers();
         if was_reset {
-            self.spare_pool();
+            self.recovery().spare_pool();
         }
         if !self.record_dirty_again() || self.world.run.report.failed_starts > 0 {
             return;

@@ -28,6 +28,7 @@ mod pins;
 mod plan;
 mod power;
 mod record_again;
+mod recovery;
 mod report;
 mod requests;
 mod resize;

@@ -307,6 +307,14 @@ impl Plan {
             Some(Sabotage::KeepOldRecords) => self.favor_old_records(operations),
             Some(Sabotage::IgnoreBarrier) => self.favor_ignored_barrier(operations),
             Some(Sabotage::HaltLate | Sabotage::SkipVaultLine) => self.favor_dumps(operations),
+            Some(Sabotage::ResumeEarly | Sabotage::EmptyVaultEarly) => {
+                self.favor_dumps(operations);
+                (self.power.events_between_max, self.power.death_at_emptying) = (80, 500_000);
+            }
+            Some(Sabotage::DumpOnce) => {
+                self.favor_dumps(operations);
+                self.volumes.iter_mut().for_each(|volume| volume.journal = true);
+            }
             Some(Sabotage::SkipMark) => self.favor_skipped_mark(operations),
             Some(Sabotage::SkipMemberRecord) => self.favor_skipped_member_record(operations),
             Some(Sabotage::IgnoreUnrecordedLoss) => self.favor_unrecorded_loss(operations),

@@ -1,31 +1,43 @@
 //! A UPS, and the vault that takes dirty data when its battery runs low.
 //!
-//! Volumes with a UPS are in write-back while the gate is open; the seed decides when. On a power
-//! failure, the steps of the runtime are executed, with other events between any two of them:
-//! writes are halted, the dirty lines of each shard are dumped, the disks are flushed, and only
-//! then the power is lost. Afterwards every acknowledged write must be on the disk or in the vault.
-//! The vault keeps its content until the disk has it.
+//! The seed decides what the UPS reports; [`PowerSequence`], which the shipped power monitor drives
+//! as well, decides what follows. On a power failure, other events happen between any two steps of
+//! a dump. Afterwards power is lost, and every acknowledged write must be on the disk, in the vault
+//! or in the journal; or mains is back, and the vault is emptied, possibly after a crash; or a
+//! journal fails, and the dump is made again. Steps may fail and are repeated. The vault keeps its
+//! content until the disk has it.
 //!
-//! In some machines, power fails without a bridge while the gate is closed: nothing is dumped.
-//! Everything acknowledged since the gate closed must survive, and everything before, once the
-//! dirty data has been drained.
+//! In some machines, power fails without a bridge while write-back is off: nothing is dumped.
+//! Everything acknowledged since then must survive, and everything before, once the dirty data has
+//! been drained.
 
 use super::device::disk::sectors_of;
+use super::driver::{POWER, Simulation};
 use super::expected::Expected;
-use super::requests::{PendingRequest, Requests};
+use super::plan::Plan;
+use super::requests::PendingRequest;
 use super::run::Run;
 use super::volume::Volume;
 use super::world::World;
-use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
-use crate::harness::oracle::{Promise, is_change};
+use crate::harness::oracle::{Crash, Promise, is_change};
 use crate::harness::shard::PooledShard;
+use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::LineKey;
 use forebay_journal::{Extent, Source};
-use forebay_protect::PowerGate;
+use forebay_protect::{DumpStep, PowerGate, PowerOrder, PowerSequence, VolumePower};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Request, RequestKind};
 use std::collections::BTreeMap;
+
+/// The probability that a step of a dump fails, and is repeated.
+const STEP_FAILURE: Ppm = 50_000;
+/// The probability that mains is back after a dump.
+const MAINS_BACK: Ppm = 300_000;
+/// The probability that a journal fails after a dump.
+const JOURNAL_FAILURE: Ppm = 500_000;
+/// Events that a journal may take to fail, and to record that.
+const FAILURE_EVENTS_MAX: u32 = 20_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PowerPlan {
@@ -33,8 +45,8 @@ pub(crate) struct PowerPlan {
     pub dirty_lines_max: u64,
     /// The probability per tick that the gate opens or closes.
     pub toggle: Ppm,
-    /// The probability per tick of a flush of the disks while the gate is open.
-    sync: Ppm,
+    /// The time between two flushes of the disks, in milliseconds.
+    sync_interval_ms: u64,
     /// The maximum number of events between two steps of a dump.
     pub events_between_max: u64,
     /// The probability of a crash directly before or after the disk has the vault's content.
@@ -48,7 +60,7 @@ impl PowerPlan {
         Self {
             dirty_lines_max: dice.skewed(1, 600),
             toggle: dice.pick(&[1_000, 20_000, 200_000]),
-            sync: dice.pick(&[0, 10_000, 300_000]),
+            sync_interval_ms: dice.pick(&[u64::MAX, 500, 20]),
             events_between_max: dice.pick(&[0, 5, 80]),
             death_at_emptying: dice.pick(&[0, 100_000, 500_000]),
             fails_unbridged: false,
@@ -64,34 +76,40 @@ pub(crate) fn ups_volumes(world: &World) -> Vec<VolumeId> {
 /// The UPS, and the vault of each volume that has one.
 pub(crate) struct Power {
     gate: PowerGate,
-    is_open: bool,
+    sequence: PowerSequence,
+    volumes: Vec<VolumePower>,
+    /// What the UPS reports.
+    order: PowerOrder,
+    /// Power is failing, or was: the order does not change with time.
+    is_failing: bool,
     /// The moment when the gate closed, if it is closed.
     closed: Option<u32>,
-    /// The gate has closed, and the disks have not been flushed since the last dirty data was
-    /// destaged.
-    sync_due: bool,
-    /// The volumes whose writes are no longer acknowledged.
-    halted: Vec<VolumeId>,
     /// For each volume, the content of sectors by number.
     vault: Vec<BTreeMap<u64, u64>>,
 }
 
 impl Power {
-    pub(crate) fn new(volumes: usize) -> Self {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let volumes = plan.volumes.iter().map(|volume| VolumePower::new(volume.ups));
         Self {
             gate: PowerGate::default(),
-            is_open: false,
+            sequence: PowerSequence::new(plan.power.sync_interval_ms, 0),
+            volumes: volumes.collect(),
+            order: PowerOrder::default(),
+            is_failing: false,
             closed: Some(0),
-            sync_due: true,
-            halted: Vec::new(),
-            vault: vec![BTreeMap::new(); volumes],
+            vault: vec![BTreeMap::new(); plan.volumes.len()],
         }
     }
 
     /// Resets the UPS for a new process; the vault is kept.
-    pub(crate) fn restart(&mut self, moment: u32) {
+    pub(crate) fn restart(&mut self, run: &Run) {
         let vault = std::mem::take(&mut self.vault);
-        *self = Self { vault, closed: Some(moment), ..Self::new(0) };
+        *self = Self { vault, closed: Some(run.moment()), ..Self::new(&run.plan) };
+    }
+
+    fn volume(&self, volume: VolumeId) -> &VolumePower {
+        &self.volumes[usize::from(volume.0)]
     }
 
     /// The gate of a volume that has a UPS.
@@ -100,8 +118,8 @@ impl Power {
     }
 
     /// Whether a power failure now would not be bridged.
-    pub(crate) const fn fails_unbridged(&self, run: &Run) -> bool {
-        run.plan.power.fails_unbridged && !self.is_open
+    pub(crate) fn fails_unbridged(&self, run: &Run) -> bool {
+        run.plan.power.fails_unbridged && !self.sequence.is_allowed()
     }
 
     /// Whether the gate closed before this moment, so that a request submitted then cannot have
@@ -145,10 +163,10 @@ impl Power {
         }
     }
 
-    /// Handles the end of a drain after the gate closed: with no dirty data left and a flush, the
-    /// disk has everything that was acknowledged before.
-    pub(crate) fn end_drain(
-        &mut self,
+    /// Handles the end of a drain, or of a flush of a disk. With no dirty data left and a flush
+    /// since the gate closed, the disk has everything that was acknowledged before.
+    pub(crate) fn end_upkeep(
+        &self,
         run: &Run,
         expected: &mut Expected,
         pending: &PendingRequest,
@@ -156,27 +174,24 @@ impl Power {
         is_abandoned: bool,
     ) {
         let (volume, submitted) = (pending.request.volume, pending.submitted);
-        if !run.plan.is_ups_only(volume, is_abandoned) || !self.was_closed(submitted) {
-            return;
+        match pending.request.kind {
+            _ if pending.client != POWER => {}
+            RequestKind::Sync => self.volume(volume).end_sync(),
+            _ => self.volume(volume).end_drain(),
         }
-        match result {
-            Ok(()) => expected.flush(volume, submitted),
-            Err(_) => self.sync_due = true,
+        let is_ups_only = run.plan.is_ups_only(volume, is_abandoned);
+        if result.is_ok() && is_ups_only && self.was_closed(submitted) {
+            expected.flush(volume, submitted);
         }
     }
 
-    /// Stops the acknowledgement of changes to these volumes, because power is about to be lost.
-    pub(crate) fn halt(&mut self, volumes: &[VolumeId]) {
-        self.halted = volumes.to_vec();
-    }
-
-    pub(crate) const fn is_halted(&self) -> bool {
-        !self.halted.is_empty()
+    pub(crate) fn is_halted(&self) -> bool {
+        self.volumes.iter().any(VolumePower::is_halted)
     }
 
     /// The result that the client of a request receives.
     pub(crate) fn unless_halted(&self, request: Request, result: IoResult) -> IoResult {
-        let refused = is_change(request.kind) && self.halted.contains(&request.volume);
+        let refused = is_change(request.kind) && self.volume(request.volume).is_halted();
         if refused { result.and(Err(IoError::Shutdown)) } else { result }
     }
 
@@ -185,40 +200,62 @@ impl Power {
         &mut self,
         run: &mut Run,
         shards: &[PooledShard],
-        requests: &Requests,
         expected: &mut Expected,
         is_abandoned: bool,
     ) -> Vec<(VolumeId, RequestKind)> {
-        let volumes = run.plan.ups_volumes(is_abandoned);
-        if volumes.is_empty() || self.is_halted() {
+        if self.volumes.iter().all(|volume| !volume.has_ups()) {
             return Vec::new();
         }
-        let plan = run.plan.power;
-        if run.dice.chance(plan.toggle) {
-            self.is_open ^= true;
-            (self.closed, self.sync_due) =
-                if self.is_open { (None, false) } else { (Some(run.moment()), true) };
+        let volumes = run.plan.ups_volumes(is_abandoned);
+        if !self.is_failing && run.dice.chance(run.plan.power.toggle) {
+            let dirty_bytes_max = match self.order.dirty_bytes_max {
+                0 => run.plan.power.dirty_lines_max * LINE_BYTES,
+                _ => 0,
+            };
+            self.order = PowerOrder { dirty_bytes_max, ..self.order };
         }
+        self.upkeep(run, shards, expected, &volumes)
+    }
+
+    fn upkeep(
+        &mut self,
+        run: &mut Run,
+        shards: &[PooledShard],
+        expected: &mut Expected,
+        volumes: &[VolumeId],
+    ) -> Vec<(VolumeId, RequestKind)> {
         let dirty = |&volume: &VolumeId| -> usize {
             shards.iter().map(|shard| shard.shard.volume(volume).dirty_lines()).sum()
         };
-        let dirty_lines: usize = volumes.iter().map(dirty).sum();
-        let max = if self.is_open { plan.dirty_lines_max } else { 0 };
-        self.gate.set(dirty_lines as u64 * LINE_BYTES, max * LINE_BYTES);
-        let is_busy = volumes.iter().any(|&volume| requests.has_internal_request(volume));
-        let kind = match self.is_open {
-            false if dirty_lines > 0 => RequestKind::Checkpoint { urgent: true },
-            // A flush that began earlier may not cover later writes, so wait for its end.
-            false if is_busy || !std::mem::take(&mut self.sync_due) => return Vec::new(),
-            false if run.strikes_always(Sabotage::SkipClosingSync) => {
-                volumes.iter().for_each(|&volume| expected.flush(volume, run.moment()));
-                return Vec::new();
+        let dirty_bytes = volumes.iter().map(dirty).sum::<usize>() as u64 * LINE_BYTES;
+        let drain_now = dirty_bytes > self.order.dirty_bytes_max;
+        let limit = self.sequence.handle_order(PowerOrder { drain_now, ..self.order });
+        self.gate.set(dirty_bytes, limit);
+        if self.sequence.has_switched() {
+            self.closed = (!self.sequence.is_allowed()).then(|| run.moment());
+        }
+        let upkeep = self.sequence.handle_dirty(dirty_bytes, run.now_us() / 1000);
+        let mut requests = Vec::new();
+        for &id in volumes {
+            let power = self.volume(id);
+            if upkeep.request_sync {
+                power.request_sync();
             }
-            false => RequestKind::Sync,
-            true if run.dice.chance(plan.sync) => RequestKind::Sync,
-            true => return Vec::new(),
-        };
-        volumes.into_iter().map(|volume| (volume, kind)).collect()
+            let kind = match upkeep.drain {
+                true if power.begin_drain() => RequestKind::Checkpoint { urgent: true },
+                false if power.begin_sync() => RequestKind::Sync,
+                _ => continue,
+            };
+            if kind == RequestKind::Sync && run.strikes_always(Sabotage::SkipClosingSync) {
+                power.end_sync();
+                if !self.sequence.is_allowed() {
+                    expected.flush(id, run.moment());
+                }
+                continue;
+            }
+            requests.push((id, kind));
+        }
+        requests
     }
 
     /// Dumps the dirty data of a volume in a shard to the vault.
@@ -271,5 +308,153 @@ impl Power {
     /// Empties the vault for a volume whose disk has the content.
     pub(crate) fn empty_vault(&mut self, volume: VolumeId) {
         self.vault[usize::from(volume.0)].clear();
+    }
+}
+
+impl Simulation {
+    /// Mains fail, the battery runs low, and dirty data is dumped. Then power is lost, or mains is
+    /// back.
+    pub(super) fn lose_mains(&mut self) {
+        self.world.kill.cancel();
+        self.world.journal.spare();
+        let volumes = ups_volumes(&self.world);
+        let has_failed = volumes.iter().any(|&volume| self.world.journal.has(volume));
+        self.world.run.report.dumps_without_journal += u64::from(has_failed);
+        self.world.power.is_failing = true;
+        self.set_order(PowerOrder { dirty_bytes_max: 0, drain_now: true, dump_now: true });
+        self.advance_dump();
+        if self.may_fail_journal() && self.world.run.dice.chance(JOURNAL_FAILURE) {
+            self.fail_journal_after_dump();
+        }
+        if self.world.run.dice.chance(MAINS_BACK) {
+            self.set_order(PowerOrder::default());
+            self.world.run.report.mains_back += 1;
+            if !self.advance_dump() {
+                return;
+            }
+            self.world.power.is_failing = false;
+            self.world.journal.unspare(&mut self.world.run);
+        } else if self.is_ok() {
+            self.crash(Crash::Saved);
+        }
+    }
+
+    fn set_order(&mut self, order: PowerOrder) {
+        self.world.power.order = order;
+        self.maintain_power();
+    }
+
+    /// Submits the requests that follow from the state of the UPS.
+    pub(super) fn maintain_power(&mut self) {
+        let World { run, shards, power, expected, journal, .. } = &mut self.world;
+        for (volume, kind) in power.tick(run, shards, expected, journal.is_abandoned()) {
+            self.submit_anywhere(POWER, volume, kind, WHOLE);
+        }
+    }
+
+    /// Carries out the steps of a dump, or of its end. Returns false if the process crashed
+    /// meanwhile; then the next one has recovered.
+    fn advance_dump(&mut self) -> bool {
+        while self.is_ok() {
+            let volumes = match self.world.run.strikes_always(Sabotage::DumpOnce) {
+                true if self.world.power.sequence.is_complete() => Vec::new(),
+                _ => ups_volumes(&self.world),
+            };
+            let now_ms = self.world.run.now_us() / 1000;
+            let Some(step) = self.world.power.sequence.poll_dump(&volumes, now_ms) else {
+                return true;
+            };
+            let fails = self.world.run.dice.chance(STEP_FAILURE);
+            match step {
+                DumpStep::Halt if self.world.run.strikes_always(Sabotage::HaltLate) => {}
+                DumpStep::Halt => self.halt(&volumes),
+                DumpStep::Dump => self.dump(&volumes),
+                DumpStep::FlushDisks => self.flush_disks(&volumes),
+                DumpStep::EmptyVault => {
+                    if self.world.run.strikes_always(Sabotage::ResumeEarly) {
+                        self.resume();
+                        self.run_some_events();
+                    }
+                    let chance = self.world.run.plan.power.death_at_emptying;
+                    if self.dies_in_recovery(chance) {
+                        return false;
+                    }
+                    if !fails {
+                        self.world.power.vault.iter_mut().for_each(BTreeMap::clear);
+                    }
+                }
+                DumpStep::Resume => self.resume(),
+            }
+            self.run_some_events();
+            let now_ms = self.world.run.now_us() / 1000;
+            let is_certain = matches!(step, DumpStep::Halt | DumpStep::Resume);
+            self.world.power.sequence.handle_done(is_certain || !fails, now_ms);
+        }
+        true
+    }
+
+    fn halt(&self, volumes: &[VolumeId]) {
+        for &volume in volumes {
+            self.world.power.volume(volume).set_halted(true);
+        }
+    }
+
+    fn resume(&self) {
+        for volume in &self.world.power.volumes {
+            volume.set_halted(false);
+        }
+    }
+
+    fn dump(&mut self, volumes: &[VolumeId]) {
+        self.world.power.vault.iter_mut().for_each(BTreeMap::clear);
+        for shard in 0..self.world.shards.len() {
+            for &volume in volumes {
+                let World { run, shards, power, .. } = &mut self.world;
+                power.dump_lines(run, &shards[shard], volume);
+                self.run_some_events();
+            }
+        }
+        self.halt(volumes);
+    }
+
+    fn flush_disks(&mut self, volumes: &[VolumeId]) {
+        if !self.world.run.strikes_always(Sabotage::SkipPowerFlush) {
+            for &volume in volumes {
+                self.world.device.disk_mut(volume).flush();
+            }
+        }
+    }
+
+    /// Whether a journal may fail after a dump: each of its volumes has a UPS as well.
+    fn may_fail_journal(&self) -> bool {
+        let plan = &self.world.run.plan;
+        let is_bridged = plan.volumes.iter().all(|volume| volume.ups || !volume.journal);
+        plan.has_both() && is_bridged && !self.world.journal.has_failed()
+    }
+
+    /// A journal fails while its machine runs on battery. Its volumes depend on the UPS from then
+    /// on.
+    fn fail_journal_after_dump(&mut self) {
+        self.world.journal.unspare(&mut self.world.run);
+        self.world.journal.fail_next_write();
+        for _ in 0..FAILURE_EVENTS_MAX {
+            if !self.is_ok() || self.world.journal.is_abandoned() {
+                break;
+            }
+            self.step();
+        }
+        self.world.journal.spare();
+        if self.world.journal.is_abandoned() {
+            self.world.run.report.dumps_again += 1;
+            self.advance_dump();
+        }
+    }
+
+    fn run_some_events(&mut self) {
+        for _ in 0..self.world.run.dice.range(0, self.world.run.plan.power.events_between_max) {
+            if self.is_ok() {
+                self.step();
+            }
+        }
     }
 }

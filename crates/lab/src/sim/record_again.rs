@@ -133,7 +133,7 @@ impl Simulation {
                 break;
             }
             // With a UPS, power is not lost before the dump.
-            if self.may_lose_pool()
+            if self.recovery().may_lose_pool()
                 && ups_volumes(&self.world).is_empty()
                 && self.dies_in_recovery(self.world.run.plan.crash_in_recovery)
             {
@@ -172,7 +172,7 @@ impl Simulation {
     }
 
     fn restart_recording(&mut self) {
-        self.count_death_in_recovery();
+        self.recovery().count_death();
         self.world.run.report.adopters_killed += 1;
         self.restart_on_pool();
     }

@@ -135,6 +135,10 @@ report! {
     journal_failures,
     /// Dumps of volumes whose journal had failed.
     dumps_without_journal,
+    /// Dumps made again, because a journal failed after the first.
+    dumps_again,
+    /// Power failures that ended after a dump.
+    mains_back,
     /// Requests that failed because power was failing.
     halted,
     /// Devices of mirrored journals that failed.
@@ -227,13 +231,20 @@ impl SimReport {
              starts failed on a full journal, and {repeated_starts} when it failed"
         )?;
         let Self {
-            journal_writes, journal_failures, journal_losses, dumps_without_journal, ..
+            journal_writes,
+            journal_failures,
+            journal_losses,
+            dumps_without_journal,
+            dumps_again,
+            mains_back,
+            ..
         } = self;
         let Self { degraded_starts, journal_rewritten, restored_extents, .. } = self;
         writeln!(
             f,
             "journal devices: {journal_writes} writes, {journal_failures} journals failed, \
-             {dumps_without_journal} dumps without them; mirrors: {journal_losses} devices lost, \
+             {dumps_without_journal} dumps without them, {dumps_again} again; {mains_back} \
+             times mains back; mirrors: {journal_losses} devices lost, \
              {degraded_starts} starts with one, {journal_rewritten} rewritten; {restored_extents} \
              extents restored"
         )

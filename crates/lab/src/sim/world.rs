@@ -8,6 +8,7 @@
 use super::SimOptions;
 use super::device::Device;
 use super::device::disk::sectors_of;
+use super::driver::POWER;
 use super::expected::Expected;
 use super::freeze::Freezes;
 use super::hold_out::HoldOuts;
@@ -77,7 +78,7 @@ impl World {
             volumes: plan.volumes.iter().map(Volume::new).collect(),
             device: Device::new(&plan, &mut dice),
             journal: Journal::new(&plan),
-            power: Power::new(plan.volumes.len()),
+            power: Power::new(&plan),
             integrity: Integrity::new(options.seed),
             pins: Pins::new(&plan, options.seed),
             requests: Requests::default(),
@@ -321,12 +322,16 @@ impl World {
             }
             RequestKind::Destage if result.is_ok() => expected.flush(volume, pending.submitted),
             RequestKind::Checkpoint { .. } => {
-                journal.destaged(run, shards, &pending, result);
-                power.end_drain(run, expected, &pending, result, journal.is_abandoned());
+                if pending.client != POWER {
+                    journal.destaged(run, shards, &pending, result);
+                }
+                power.end_upkeep(run, expected, &pending, result, journal.is_abandoned());
             }
             RequestKind::Sync => {
-                journal.disk_flushed(run, volume, result);
-                power.end_drain(run, expected, &pending, result, journal.is_abandoned());
+                if pending.client != POWER {
+                    journal.disk_flushed(run, volume, result);
+                }
+                power.end_upkeep(run, expected, &pending, result, journal.is_abandoned());
             }
             RequestKind::Read
             | RequestKind::Flush

@@ -1,4 +1,5 @@
 //! Write-back of volumes that only a UPS protects: the dirty limit, and the halt before a dump.
+//! [`forebay_protect::PowerSequence`] decides when each of these steps is due.
 //!
 //! The power monitor sets the limit several times a second with [`UpsVolumes::set_limit`], and
 //! workers read it from atomics ([`forebay_protect::PowerGate`]). At a limit of 0, or once the
@@ -11,7 +12,6 @@
 
 use crate::shared::{Message, Shared, Volume};
 use forebay_types::{IoResult, VolumeId};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -19,46 +19,11 @@ use std::time::{Duration, Instant};
 pub(crate) const HALTED: &str =
     "power is failing: acknowledged writes are safe, and no further write is accepted";
 
-/// A volume's state with respect to the UPS.
-#[derive(Debug, Default)]
-pub(crate) struct PowerState {
-    has_ups: bool,
-    /// Writes fail: a dump is being made, or was made.
-    halted: AtomicBool,
-    /// Dirty data is being destaged.
-    draining: AtomicBool,
-    /// A flush of the disk is in progress.
-    syncing: AtomicBool,
-    /// The disk is to be flushed, after a flush in progress.
-    sync_due: AtomicBool,
-}
-
-impl PowerState {
-    pub(crate) fn new(has_ups: bool) -> Self {
-        Self { has_ups, ..Self::default() }
-    }
-
-    /// Whether a UPS is part of the volume's protection.
-    pub(crate) const fn has_ups(&self) -> bool {
-        self.has_ups
-    }
-
-    /// Whether writes fail.
-    pub(crate) fn is_halted(&self) -> bool {
-        self.halted.load(Ordering::SeqCst)
-    }
-
-    /// Halts writes, or ends the halt. Returns whether that changed anything.
-    pub(crate) fn set_halted(&self, halted: bool) -> bool {
-        self.halted.swap(halted, Ordering::SeqCst) != halted
-    }
-}
-
 impl Volume {
     /// Whether only the pool holds the volume's dirty data: it has a UPS, and no working journal.
     pub(crate) fn is_ups_only(&self) -> bool {
         let journal = self.journal.as_ref();
-        self.power.has_ups && journal.is_none_or(|used| used.journal.is_abandoned())
+        self.power.is_ups_only(journal.map(|used| || used.journal.is_abandoned()))
     }
 }
 
@@ -97,7 +62,7 @@ impl<'a> UpsVolumes<'a> {
     /// that is in progress. Data that a disk does not take stays dirty.
     pub(crate) fn drain(&self) {
         for volume in self.ups_only_volumes() {
-            if volume.power.draining.swap(true, Ordering::Relaxed) {
+            if !volume.power.begin_drain() {
                 continue;
             }
             let id = volume.id;
@@ -106,7 +71,7 @@ impl<'a> UpsVolumes<'a> {
                     let name = &volume.name;
                     tracing::warn!(volume = %name, %error, "drain incomplete, data stays dirty");
                 }
-                volume.power.draining.store(false, Ordering::Relaxed);
+                volume.power.end_drain();
             });
             self.shared.inboxes[0].post(Message::Task(Box::new(move |tasks| {
                 tasks.checkpoint(id, true, done);
@@ -118,7 +83,7 @@ impl<'a> UpsVolumes<'a> {
     /// cache may be volatile. [`UpsVolumes::start_syncs`] starts the flushes.
     pub(crate) fn request_sync(&self) {
         for volume in self.ups_only_volumes() {
-            volume.power.sync_due.store(true, Ordering::Relaxed);
+            volume.power.request_sync();
         }
     }
 
@@ -126,14 +91,11 @@ impl<'a> UpsVolumes<'a> {
     /// because that flush need not cover later writes.
     pub(crate) fn start_syncs(&self) {
         for volume in self.ups_only_volumes() {
-            let used = &volume.power;
-            if !used.sync_due.load(Ordering::Relaxed) || used.syncing.swap(true, Ordering::Relaxed)
-            {
+            if !volume.power.begin_sync() {
                 continue;
             }
-            used.sync_due.store(false, Ordering::Relaxed);
             let id = volume.id;
-            let done = Box::new(move |_| volume.power.syncing.store(false, Ordering::Relaxed));
+            let done = Box::new(move |_| volume.power.end_sync());
             self.shared.inboxes[0].post(Message::Task(Box::new(move |tasks| tasks.sync(id, done))));
         }
     }
@@ -169,7 +131,7 @@ impl<'a> UpsVolumes<'a> {
     pub(crate) fn halt(&self, halt: bool) -> Vec<VolumeId> {
         let volumes = self.shared.volumes.all();
         let volumes = volumes.iter().filter(|volume| {
-            let is_concerned = if halt { volume.is_ups_only() } else { volume.power.has_ups };
+            let is_concerned = if halt { volume.is_ups_only() } else { volume.power.has_ups() };
             is_concerned && volume.power.set_halted(halt)
         });
         volumes.map(|volume| volume.id).collect()

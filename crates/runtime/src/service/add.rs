@@ -12,7 +12,6 @@ use crate::locks::{Lock, SharedLock};
 use crate::pins::VolumePins;
 use crate::protect::adopt::RecoveryPlan;
 use crate::protect::journal::{Attachment, JournalError, VolumeJournal};
-use crate::protect::power::PowerState;
 use crate::protect::record_again::record_again;
 use crate::protect::restore;
 use crate::protect::vault::VolumeVault;
@@ -24,6 +23,7 @@ use forebay_backend::Backend;
 use forebay_engine::Protection;
 use forebay_journal::Freshness;
 use forebay_journal::decision::{PoolState, VaultState};
+use forebay_protect::VolumePower;
 use forebay_types::{Durability, Mode, Stripes, VolumeId};
 use forebay_volume::Streams;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -101,7 +101,7 @@ impl VolumeService {
             freshness: Freshness::new(plan == RecoveryPlan::Record),
             order: config.ordered.then(Arc::default),
             journal,
-            power: PowerState::new(config.protection.has_ups()),
+            power: VolumePower::new(config.protection.has_ups()),
             vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
             samples: OnceLock::new(),
             error_log: Default::default(),

@@ -9,7 +9,6 @@ use crate::locks::{Lock, SharedLock};
 use crate::pins::VolumePins;
 use crate::protect::guard::KeptSamples;
 use crate::protect::journal::Journal;
-use crate::protect::power::PowerState;
 use crate::protect::presence::Presence;
 use crate::protect::vault::Vault;
 use crate::slow::SlowVolume;
@@ -19,6 +18,7 @@ use crate::worker::{DiskErrors, ErrorLog};
 use forebay_backend::Backend;
 use forebay_frontend::VolumeInfo;
 use forebay_journal::Freshness;
+use forebay_protect::VolumePower;
 use forebay_types::{ByteRange, DiskGeometry, Durability, Stripes, VolumeConfig, VolumeId};
 use forebay_volume::{BlockOwners, EpochOrder, Streams};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -56,7 +56,7 @@ pub(crate) struct Volume {
     /// The journal that records its writes.
     pub journal: Option<JournalUse>,
     /// Its state with respect to the UPS.
-    pub power: PowerState,
+    pub power: VolumePower,
     /// The vault that takes its dirty data when the battery runs low.
     pub vault: Option<Arc<Vault>>,
     /// Samples of its disk, for the vault.

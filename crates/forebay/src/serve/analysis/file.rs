@@ -2,12 +2,11 @@
 //! has cut is ignored; the interval in it is lost, like the one in progress.
 
 use super::Record;
-use crate::marks;
+use crate::state_file::StateFile;
 use forebay_api::{AnalysisBatch, AnalysisInterruption, AnalysisRequest, AnalysisState};
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 /// The longest file that is read, in bytes: three phases of 49 intervals of 32 volumes with
 /// requests of all sizes.
@@ -15,17 +14,17 @@ const BYTES_MAX: u64 = 64 << 20;
 
 /// The file of the analysis.
 pub(super) struct AnalysisFile {
-    path: PathBuf,
+    file: StateFile,
     /// The last line may be incomplete, because a write has failed or the process was killed.
     is_torn: bool,
 }
 
 impl AnalysisFile {
     /// Reads the file, if there is one. What is unusable in it is ignored, and reported in the log.
-    pub(super) fn open(path: PathBuf) -> (Self, Vec<Record>) {
+    pub(super) fn open(file: StateFile) -> (Self, Vec<Record>) {
         let mut records = Vec::new();
         let mut is_torn = false;
-        match super::super::warm_lists::read_file(&path, BYTES_MAX) {
+        match file.read(BYTES_MAX) {
             Ok(None) => {}
             Ok(Some(bytes)) => {
                 let text = String::from_utf8_lossy(&bytes);
@@ -35,22 +34,21 @@ impl AnalysisFile {
                 let unusable = parsed.iter().filter(|record| record.is_none()).count();
                 if unusable > 0 {
                     tracing::warn!(
-                        file = %path.display(), lines = unusable,
+                        file = %file.path().display(), lines = unusable,
                         "lines of the analysis are unusable, ignoring them"
                     );
                 }
                 records = parsed.into_iter().flatten().collect();
             }
-            Err(error) => tracing::warn!(
-                file = %path.display(), %error,
-                "cannot read the analysis, it does not continue"
-            ),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the analysis, it does not continue");
+            }
         }
         // Without the first record, the others have no meaning.
         if !matches!(records.first(), Some(Record::Begin { .. })) {
             records.clear();
         }
-        (Self { path, is_torn }, records)
+        (Self { file, is_torn }, records)
     }
 
     /// Replaces the file by one with a first record.
@@ -58,7 +56,7 @@ impl AnalysisFile {
     /// # Errors
     /// It cannot be written. The former file then remains.
     pub(super) fn begin(&mut self, record: &Record) -> io::Result<()> {
-        marks::replace(&self.path, line(record))?;
+        self.file.replace(line(record))?;
         self.is_torn = false;
         Ok(())
     }
@@ -68,7 +66,7 @@ impl AnalysisFile {
     /// # Errors
     /// Not all of them could be written. The caller then repeats the whole call.
     pub(super) fn append(&mut self, records: &[Record]) -> io::Result<()> {
-        let mut file = OpenOptions::new().append(true).create(true).open(&self.path)?;
+        let mut file = OpenOptions::new().append(true).create(true).open(self.file.path())?;
         let before = file.metadata()?.len();
         let written = self.write(&mut file, records);
         if written.is_err() {

@@ -15,6 +15,7 @@ mod pace;
 use super::periodic::Periodic;
 use super::vault::utc;
 use crate::client::analyze::INTERVALS_MIN;
+use crate::state_file::StateFile;
 use convert::batch_volume;
 use file::AnalysisFile;
 use forebay_api::{
@@ -97,7 +98,7 @@ impl Analyses {
     /// Reads the analysis in a state directory. One that was running continues with the next call
     /// of [`Analyses::advance`].
     fn open(state_dir: &Path, now: u64) -> Self {
-        let (file, records) = AnalysisFile::open(state_dir.join("analysis.jsonl"));
+        let (file, records) = AnalysisFile::open(StateFile::new(state_dir.join("analysis.jsonl")));
         let mut state = State::default();
         records.into_iter().for_each(|record| state.apply(record));
         if let Some(phase) = state.phase() {

@@ -19,6 +19,7 @@ impl DumpTarget for BrokenVault {
     }
 
     fn dump(&self, _: &[VolumeId]) -> anyhow::Result<DumpReport> {
+        self.attempts.fetch_add(1, Ordering::Relaxed);
         anyhow::ensure!(self.is_repaired.load(Ordering::Relaxed), "input/output error");
         Ok(DumpReport::default())
     }
@@ -32,8 +33,8 @@ impl DumpTarget for BrokenVault {
     }
 }
 
-/// A monitor that has made a dump, for a server without volumes.
-fn monitor_after_dump(vault: &Arc<BrokenVault>) -> MonitorThread {
+/// A monitor for a server without volumes.
+fn monitor_with(vault: &Arc<BrokenVault>) -> MonitorThread {
     let config = RuntimeConfig {
         memory_bytes: 64 << 20,
         start_bytes: 64 << 20,
@@ -49,23 +50,34 @@ fn monitor_after_dump(vault: &Arc<BrokenVault>) -> MonitorThread {
         dump_target: Some(Arc::clone(vault) as _),
         batteries: Batteries::open("/nonexistent/batteries.json".into()),
     };
-    let monitor = MonitorThread::new(
+    MonitorThread::new(
         PowerController::new(Expression::parse("a").unwrap(), Rules::default()),
         "a".to_owned(),
         Vec::new(),
         mpsc::channel().1,
         means,
         Duration::ZERO,
-    );
-    MonitorThread { dump: Dump::Complete, ..monitor }
+    )
 }
 
-/// Updates the dump as if the pause after a failed attempt were over.
-fn update_after_pause(monitor: &mut MonitorThread, decision: &PowerDecision) {
-    if let Dump::Failed { retry_at, .. } = &mut monitor.dump {
-        *retry_at = Instant::now();
+/// A decision that does, or does not, order a dump.
+fn decision(monitor: &mut MonitorThread, dump_now: bool) -> PowerDecision {
+    let decision = monitor.controller.decide(now_ms(), &Exposure::default());
+    PowerDecision { dump_now, ..decision }
+}
+
+fn advance(monitor: &mut MonitorThread, decision: &PowerDecision) {
+    monitor.sequence.handle_order(order_of(decision));
+    monitor.advance_dump(Some(decision));
+}
+
+/// Advances the dump until `vault` has been accessed once more.
+fn advance_after_pause(monitor: &mut MonitorThread, vault: &BrokenVault, decision: &PowerDecision) {
+    let before = vault.attempts.load(Ordering::Relaxed);
+    while vault.attempts.load(Ordering::Relaxed) == before {
+        std::thread::sleep(TICK);
+        advance(monitor, decision);
     }
-    monitor.update_dump(decision);
 }
 
 /// What `call` logs on this thread.
@@ -83,45 +95,46 @@ fn log_of(call: impl FnOnce()) -> String {
 #[test]
 fn a_failure_is_logged_once_however_often_the_dump_is_repeated() {
     let vault = Arc::new(BrokenVault::default());
-    let mut monitor = monitor_after_dump(&vault);
-    monitor.dump = Dump::None;
-    let decision = monitor.controller.decide(now_ms(), &Exposure::default());
-    let decision = PowerDecision { dump_now: true, ..decision };
-    let log = log_of(|| (0..3).for_each(|_| update_after_pause(&mut monitor, &decision)));
+    let mut monitor = monitor_with(&vault);
+    let decision = decision(&mut monitor, true);
+    let log = log_of(|| (0..3).for_each(|_| advance_after_pause(&mut monitor, &vault, &decision)));
     for line in ["writes halted, dumping dirty data", "dump failed, dirty data is not protected"] {
         assert_eq!(log.matches(line).count(), 1, "{log}");
     }
 
     vault.is_repaired.store(true, Ordering::Relaxed);
-    let log = log_of(|| update_after_pause(&mut monitor, &decision));
+    let log = log_of(|| advance_after_pause(&mut monitor, &vault, &decision));
     assert!(log.contains("dump complete and verified") && !log.contains("halted"), "{log}");
-    assert!(matches!(monitor.dump, Dump::Complete));
+    assert!(monitor.sequence.is_complete());
 }
 
 #[test]
 fn emptying_a_vault_that_fails_is_tried_once_a_second_and_writes_stay_halted() {
     let vault = Arc::new(BrokenVault::default());
     let attempts = || vault.attempts.load(Ordering::Relaxed);
-    let mut monitor = monitor_after_dump(&vault);
-    let decision = monitor.controller.decide(now_ms(), &Exposure::default());
-    assert!(!decision.dump_now);
+    let mut monitor = monitor_with(&vault);
+    let dump = decision(&mut monitor, true);
+    vault.is_repaired.store(true, Ordering::Relaxed);
+    advance(&mut monitor, &dump);
+    assert!(monitor.sequence.is_complete());
+
+    vault.is_repaired.store(false, Ordering::Relaxed);
+    let decision = decision(&mut monitor, false);
+    let before = attempts();
     // As many decisions as in one second.
     let begun = Instant::now();
     for _ in 0..50 {
-        monitor.update_dump(&decision);
+        advance(&mut monitor, &decision);
     }
     let attempts_max = 1 + begun.elapsed().as_secs();
-    assert!((1..=attempts_max).contains(&attempts()), "{} attempts", attempts());
-    assert!(matches!(monitor.dump, Dump::Failed { .. }));
-
-    let before = attempts();
-    update_after_pause(&mut monitor, &decision);
-    assert_eq!(attempts(), before + 1, "the pause is over");
-    assert!(matches!(monitor.dump, Dump::Failed { .. }));
+    let made = attempts() - before;
+    assert!((1..=attempts_max).contains(&made), "{made} attempts");
+    assert!(monitor.sequence.is_halted() && !monitor.sequence.is_complete());
 
     vault.is_repaired.store(true, Ordering::Relaxed);
-    update_after_pause(&mut monitor, &decision);
-    assert!(matches!(monitor.dump, Dump::None), "writes are accepted again");
-    monitor.update_dump(&decision);
-    assert_eq!(attempts(), before + 2, "an empty vault is left alone");
+    advance_after_pause(&mut monitor, &vault, &decision);
+    assert!(!monitor.sequence.is_halted(), "writes are accepted again");
+    let before = attempts();
+    advance(&mut monitor, &decision);
+    assert_eq!(attempts(), before, "an empty vault is left alone");
 }

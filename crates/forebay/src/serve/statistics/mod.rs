@@ -13,8 +13,7 @@ mod periods;
 pub(super) use convert::{counters, disk_use, histograms, latencies, latency, writes_of};
 
 use super::periodic::Periodic;
-use super::warm_lists::read_file;
-use crate::marks;
+use crate::state_file::StateFile;
 use forebay_api::{PeriodStatistics, Periods, Statistics, StatisticsOfVolume};
 use forebay_control::StatisticsManager;
 use forebay_format::{Identity, NumberGroup, STATISTICS_BYTES_MAX, StatisticsFile, pack, unpack};
@@ -24,7 +23,7 @@ use forebay_types::LINE_BYTES;
 use past::{Content, FINE_VOLUMES, Past};
 use periods::Series;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -75,9 +74,9 @@ impl History {
     /// Reads the totals in a state directory. If they are unusable, they begin at zero.
     pub(super) fn open(state_dir: &Path) -> Self {
         let groups = VolumeStatistics::groups();
-        let (file, totals) = KeptFile::open(state_dir.join("statistics.totals"), groups);
+        let (file, totals) = KeptFile::open(&state_dir.join("statistics.totals"), groups);
         let path = state_dir.join("past.statistics");
-        let (past_file, pasts) = KeptFile::open(path, past::groups());
+        let (past_file, pasts) = KeptFile::open(&path, past::groups());
         let mut pasts: HashMap<_, _> = pasts.into_iter().collect();
         let unserved = totals.into_iter().map(|(identity, total)| {
             let past = pasts.remove(&identity);
@@ -325,7 +324,7 @@ fn shown(periods: &PeriodNumbers, disk_in_flight: u64) -> Periods {
 
 /// A file with numbers of each volume.
 struct KeptFile {
-    path: PathBuf,
+    file: StateFile,
     /// The last write; `None` if the file could not be read. Then it is not replaced, because its
     /// numbers would be lost.
     writing: Mutex<Option<Written>>,
@@ -341,23 +340,24 @@ struct Written {
 
 impl KeptFile {
     /// Reads the file. Returns its entries with the numbers of these groups.
-    fn open(path: PathBuf, groups: Vec<NumberGroup>) -> (Self, Vec<(Identity, Vec<u8>)>) {
+    fn open(path: &Path, groups: Vec<NumberGroup>) -> (Self, Vec<(Identity, Vec<u8>)>) {
+        let file = StateFile::new(path.to_owned());
         let (mut entries, mut written) = (Vec::new(), Some(Written::default()));
-        match read_file(&path, STATISTICS_BYTES_MAX) {
+        match file.read(STATISTICS_BYTES_MAX) {
             Ok(None) => {}
             Ok(Some(bytes)) => match StatisticsFile::decode(&bytes) {
-                Ok(file) => entries = file.entries_for(&groups),
-                Err(error) => put_aside(&path, &error),
+                Ok(kept) => entries = kept.entries_for(&groups),
+                Err(error) => put_aside(&file, &error),
             },
             Err(error) => {
                 tracing::warn!(
-                    file = %path.display(), %error,
+                    %error,
                     "cannot read statistics, they begin at zero and are not kept"
                 );
                 written = None;
             }
         }
-        (Self { path, writing: Mutex::new(written) }, entries)
+        (Self { file, writing: Mutex::new(written) }, entries)
     }
 
     /// Replaces the file, unless it has this content already.
@@ -367,26 +367,25 @@ impl KeptFile {
         if written.content.as_ref() == Some(kept) {
             return;
         }
-        let result = marks::replace(&self.path, kept.encode());
+        let result = self.file.replace(kept.encode());
         if let Err(error) = &result
             && !written.has_failed
         {
-            tracing::warn!(file = %self.path.display(), %error, "cannot keep statistics");
+            tracing::warn!(%error, "cannot keep statistics");
         }
         let has_failed = result.is_err();
         *written = Written { content: (!has_failed).then(|| kept.clone()), has_failed };
     }
 }
 
-/// Renames an unusable file, which a later version of the program may be able to read.
-fn put_aside(path: &Path, error: &forebay_format::StatisticsError) {
-    let aside = path.with_extension("unusable");
-    let moved = std::fs::rename(path, &aside);
+/// Puts an unusable file aside.
+fn put_aside(file: &StateFile, error: &forebay_format::StatisticsError) {
+    let aside = match file.put_aside() {
+        Ok(aside) => aside.display().to_string(),
+        Err(error) => format!("none: {error}"),
+    };
     tracing::warn!(
-        file = %path.display(), %error,
-        kept_as = moved.as_ref().map_or_else(|error| format!("none: {error}"), |()| {
-            aside.display().to_string()
-        }),
+        file = %file.path().display(), %error, kept_as = aside,
         "statistics are unusable, they begin at zero"
     );
 }

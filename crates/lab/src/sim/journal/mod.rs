@@ -121,6 +121,8 @@ pub(crate) struct Journal {
     failed_at: u32,
     /// Power is failing: a failure of the journal would be a second fault.
     is_spared: bool,
+    /// The next write fails.
+    fails_next: bool,
 }
 
 fn identity(volume: usize) -> [u8; 32] {
@@ -147,6 +149,7 @@ impl Journal {
             undrained: Vec::new(),
             failed_at: 0,
             is_spared: false,
+            fails_next: false,
         };
         journal.attach(true);
         journal.restored();
@@ -273,7 +276,7 @@ impl Journal {
         let Some(write) = self.state.log.poll_write() else { return };
         let plan = self.plan;
         let spared = run.healed || self.is_spared;
-        let fails = !spared && run.dice.chance(plan.error);
+        let fails = !spared && run.dice.chance(plan.error) || std::mem::take(&mut self.fails_next);
         let mut results = [if fails { Err(IoError::Io) } else { Ok(()) }; 2];
         let is_one = !run.healed && self.state.log.devices() == [true; 2];
         if is_one && run.dice.chance(plan.device_error) {
@@ -292,6 +295,17 @@ impl Journal {
         if let Some(Writing::Log(_, results)) = &mut self.writing {
             *results = [Ok(()); 2];
         }
+    }
+
+    /// Mains is back, or the journal may fail after a dump.
+    pub(crate) fn unspare(&mut self, run: &mut Run) {
+        self.is_spared = false;
+        self.pump(run);
+    }
+
+    /// The write in flight, or the next one, fails.
+    pub(crate) fn fail_next_write(&mut self) {
+        self.fails_next = true;
     }
 
     pub(crate) fn end_write(&mut self, run: &mut Run) {
@@ -442,7 +456,7 @@ impl Journal {
 
     /// The log as a crash leaves it; `None` if the failure mark forbids its use.
     pub(crate) fn crash(&mut self, run: &mut Run, expected: &mut Expected) -> Option<Found> {
-        self.is_spared = false;
+        (self.is_spared, self.fails_next) = (false, false);
         let dice = &mut run.dice;
         match self.writing.take() {
             Some(Writing::Log(write, _)) => {
