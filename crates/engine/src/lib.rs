@@ -57,8 +57,8 @@ mod volume;
 mod writeback;
 
 pub use action::{
-    Answer, Attempt, IoAction, IoCause, IoId, IoVerb, MemoryStep, Note, NoteKind, Outbox, Outcome,
-    Part, PartId, Place, Segment, WaitsFor,
+    Answer, Attempt, IoAction, IoCause, IoId, IoVerb, JournalOp, JournalRequest, MemoryStep,
+    Outbox, Outcome, Part, PartId, Place, Segment, WaitsFor,
 };
 pub use counters::VolumeCounters;
 pub use index::Slots;

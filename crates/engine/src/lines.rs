@@ -15,7 +15,8 @@ use crate::sabotage::{Planted, PlantedBug};
 use crate::volume::ShardVolume;
 use crate::writeback::quota::DirtyQuota;
 use crate::{
-    IoId, LineMeta, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Protection, SealVerdict, Slot,
+    IoId, JournalOp, JournalRequest, LineMeta, MemoryStep, Outbox, Part, PartId, Protection,
+    SealVerdict, Slot,
 };
 use forebay_types::{ByteRange, Mode, VolumeId};
 
@@ -120,7 +121,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
 
     /// The journal record of a part whose write or erase goes to the disk, if the journal records
     /// the part.
-    pub(crate) fn note_for(&self, part: &Part, kind: NoteKind) -> Option<(NoteKind, ByteRange)> {
+    pub(crate) fn note_for(&self, part: &Part, kind: JournalOp) -> Option<(JournalOp, ByteRange)> {
         self.is_recorded(part).then_some((kind, part.range))
     }
 
@@ -129,10 +130,10 @@ impl<M: LineTable> VolumeLines<'_, M> {
         &self,
         part: PartId,
         range: ByteRange,
-        kind: NoteKind,
+        kind: JournalOp,
         out: &mut Outbox,
     ) {
-        out.notes.push(Note { part, volume: self.id, range, kind });
+        out.notes.push(JournalRequest { part, volume: self.id, range, kind });
     }
 
     /// Closes the current epoch if the driver's epoch is newer.

@@ -9,7 +9,7 @@
 //! in a [`CompletionBatch`]. Queue and completions belong to one thread; they use no atomics, and
 //! allocate nothing once the lists have grown.
 
-use crate::{Reply, ReplySegment, Trail};
+use crate::{Reply, ReplySegment, WaitBreakdown};
 use forebay_engine::LineHits;
 use forebay_types::{IoError, IoResult};
 use std::cell::RefCell;
@@ -85,7 +85,7 @@ pub struct AnsweredRequest<T, M> {
     /// Lines hit and missed, and why the pool did not serve the request alone.
     pub line_hits: LineHits,
     /// What it waited for, if that may be of interest.
-    pub trail: Option<Box<Trail>>,
+    pub trail: Option<Box<WaitBreakdown>>,
     /// Whether the completion was dropped unanswered.
     pub is_lost: bool,
 }
@@ -103,7 +103,7 @@ struct AnswerEntry<T> {
 
 /// What few answers own. Kept apart from the entries: an entry then has nothing to drop, so the
 /// compiler writes it directly to its place.
-type Owned<M> = (Option<M>, Option<Box<Trail>>);
+type Owned<M> = (Option<M>, Option<Box<WaitBreakdown>>);
 
 /// Answers, in the order given.
 #[derive(Debug)]

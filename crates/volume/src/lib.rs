@@ -33,7 +33,7 @@ pub use order::EpochOrder;
 pub use request::{Request, RequestKind};
 pub use split::{pinned_lines_by_shard, shard_of, staged_pieces};
 pub use streams::{PrefetchPlan, Streams};
-pub use trail::{Trail, Wait, Waited};
+pub use trail::{Wait, WaitBreakdown, Waited};
 pub use warm_up::{
     Conditions, DemandReads, Loader, LoaderEnd, LoaderStep, collect_granules, granules_of,
     keep_most_valuable, merge_granules, shrink_to_pool,

@@ -20,7 +20,7 @@ use crate::lines::VolumeLines;
 use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
 use crate::volume::Protection;
-use crate::{Attempt, LineHits, LineMeta, NoteKind, Outbox, Part, Slot, Uncached, WaitsFor};
+use crate::{Attempt, JournalOp, LineHits, LineMeta, Outbox, Part, Slot, Uncached, WaitsFor};
 use forebay_types::{IoError, Mode};
 
 /// The number of attempts after which a part is no longer throttled, but written through to the
@@ -205,7 +205,7 @@ impl<'a, M: LineTable> PartWriter<'a, M> {
     ) -> WriteOutcome {
         if outcome == WriteOutcome::Done && record != JournalRecording::No {
             let wait = record == JournalRecording::Answers;
-            let kind = NoteKind::Write { slots: staged.to_vec(), wait };
+            let kind = JournalOp::Write { slots: staged.to_vec(), wait };
             self.lines.notify_journal(part.id, part.range, kind, out);
         }
         outcome

@@ -8,7 +8,7 @@ use super::work::{Durability, SECTORS, places};
 use crate::harness::Sabotage;
 use crate::harness::journal::record;
 use crate::harness::memory::payload_of;
-use forebay_engine::{Answer, Note, Outcome, PartId};
+use forebay_engine::{Answer, JournalRequest, Outcome, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
 use forebay_journal::{Extent, Found, Image, Log, LogAdmission, LogEntry, ReadAt, Source, recover};
 use forebay_protect::JournalState;
@@ -184,7 +184,7 @@ impl Machine {
     pub(super) fn take_note(
         &mut self,
         shard: usize,
-        note: &Note,
+        note: &JournalRequest,
         payload: &[u8],
     ) -> Option<Answer> {
         if Sabotage::skipping_note(&note.kind).is_some_and(|bug| self.strikes(bug)) {

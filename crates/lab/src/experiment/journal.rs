@@ -1,7 +1,7 @@
 //! The journal of an experiment: the shipped log, on a device that takes no time.
 
 use super::machine::{SECOND_NS, VOLUME};
-use forebay_engine::{Answer, Note, Part};
+use forebay_engine::{Answer, JournalRequest, Part};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
 use forebay_journal::{Log, LogAdmission};
 use forebay_protect::JournalState;
@@ -53,7 +53,7 @@ impl HostLog {
         self.state.log.withdraw();
     }
 
-    pub(crate) fn record(&mut self, note: &Note) {
+    pub(crate) fn record(&mut self, note: &JournalRequest) {
         let len = note.range.len as usize;
         self.zeroes.resize(self.zeroes.len().max(len), 0);
         let bytes = std::iter::once(&self.zeroes[..len]);

@@ -1,7 +1,7 @@
 //! What the journals of the simulated machines share.
 
 use super::shard::PooledShard;
-use forebay_engine::{Answer, Note, NoteKind};
+use forebay_engine::{Answer, JournalOp, JournalRequest};
 use forebay_journal::{Extent, Source};
 use forebay_protect::JournalState;
 use forebay_types::{ByteRange, SECTOR_BYTES, Stripes};
@@ -11,13 +11,13 @@ use forebay_volume::RequestKind;
 pub(crate) fn record(
     journal: &mut JournalState<Vec<u8>>,
     number: u16,
-    note: &Note,
+    note: &JournalRequest,
     payload: &[u8],
     shard: &PooledShard,
 ) -> Option<Answer> {
     let in_slots;
     let bytes = match &note.kind {
-        NoteKind::Write { slots, .. } if !slots.is_empty() => {
+        JournalOp::Write { slots, .. } if !slots.is_empty() => {
             in_slots = shard.bytes_of(slots, note.range);
             &in_slots
         }

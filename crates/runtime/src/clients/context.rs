@@ -21,7 +21,7 @@ use forebay_frontend::{
 use forebay_types::limits::CONNECTIONS_MAX;
 use forebay_types::{ByteRange, Extent, IoError, IoResult, LINE_BYTES, VolumeId};
 use forebay_volume::{
-    AnsweredRequest, Dispatcher, Payload, Reply, ReplySegment, Request, RequestKind, Trail,
+    AnsweredRequest, Dispatcher, Payload, Reply, ReplySegment, Request, RequestKind, WaitBreakdown,
     shard_of,
 };
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -168,7 +168,7 @@ impl<R: Reactor> Context<'_, R> {
 impl<R: Reactor> WorkerHost<R> {
     /// Decides whether a request that has waited was slow, and records it if so.
     #[cold]
-    fn judge(&self, submitted: &Submitted, served: Served, trail: Option<&Trail>) {
+    fn judge(&self, submitted: &Submitted, served: Served, trail: Option<&WaitBreakdown>) {
         let Submitted { request, arrived, waited_ms, .. } = submitted;
         let client = self.clients.get(request.client);
         let Some(volume) = client.and_then(|client| client.volume.as_ref()) else { return };

@@ -3,7 +3,7 @@
 use super::{Dispatcher, PartName, PartState};
 use crate::erase::erase_kind;
 use crate::host::{Admission, Host};
-use crate::{JobId, Request, RequestKind, Trail, Wait};
+use crate::{JobId, Request, RequestKind, Wait, WaitBreakdown};
 use forebay_engine::{
     Attempt, EraseOutcome, IoCause, JournalRecording, LineHits, Outbox, Part, ReadOutcome, Segment,
     Slot, WaitsFor, WriteOutcome, WriteTerms,
@@ -34,9 +34,9 @@ impl PartStep {
         }
     }
 
-    /// Adds what the part waits for after this step to its trail, and the I/Os that the step has
-    /// left in the outbox.
-    pub(super) fn record(&self, trail: &mut Trail, out: &Outbox, now_us: u64) {
+    /// Adds what the part waits for after this step to its breakdown, and the I/Os that the step
+    /// has left in the outbox.
+    pub(super) fn record(&self, trail: &mut WaitBreakdown, out: &Outbox, now_us: u64) {
         trail.add_ios(out.ios.iter().filter(|io| io.cause == IoCause::Demand).count());
         let wait = match self {
             Self::Done(_) => return trail.end(now_us),

@@ -17,7 +17,7 @@ use forebay_types::{
 };
 use forebay_volume::{
     Admission, Barrier, Dispatcher, EpochOrder, Host, JobId, Mergeable, Payload, Reply, Request,
-    RequestKind, Streams, Trail, merge, staged_pieces,
+    RequestKind, Streams, WaitBreakdown, merge, staged_pieces,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -125,7 +125,7 @@ pub(crate) struct World {
     pub answered: usize,
     pub failed: usize,
     /// What the answered requests waited for, of those that waited.
-    pub trails: Vec<Trail>,
+    pub trails: Vec<WaitBreakdown>,
     /// The possible values of each sector: those of the writes that no later write is known to have
     /// replaced.
     sectors: Vec<Vec<Version>>,
@@ -311,7 +311,7 @@ impl Host for World {
         self.now_ms
     }
 
-    fn wants_trail(&mut self, _: VolumeId, begun_us: u64) -> bool {
+    fn should_trace(&mut self, _: VolumeId, begun_us: u64) -> bool {
         assert!(begun_us <= self.now_us());
         true
     }

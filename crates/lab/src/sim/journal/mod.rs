@@ -20,7 +20,7 @@ use crate::harness::dice::{Dice, Ppm};
 use crate::harness::journal::record;
 use crate::harness::oracle::ZERO;
 use crate::harness::shard::PooledShard;
-use forebay_engine::{Answer, Note, Outcome, Part, PartId};
+use forebay_engine::{Answer, JournalRequest, Outcome, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
 use forebay_journal::{Extent, Found, Image, Log, LogAdmission, LogWrite, Source};
 use forebay_protect::{JournalState, Retention};
@@ -233,10 +233,10 @@ impl Journal {
         run: &mut Run,
         faults: &mut Faults,
         one: &PooledShard,
-        note: &Note,
+        note: &JournalRequest,
         payload: &[u8],
     ) -> Option<Answer> {
-        let Note { part, volume, range, ref kind } = *note;
+        let JournalRequest { part, volume, range, ref kind } = *note;
         if Sabotage::skipping_note(kind).is_some_and(|bug| run.strikes_always(bug)) {
             return Some(Answer { part, outcome: Outcome::Done(Ok(())) });
         }

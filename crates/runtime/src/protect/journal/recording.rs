@@ -3,7 +3,7 @@
 
 use super::{Journal, State};
 use crate::locks::Locked;
-use forebay_engine::{Answer, Note, Part, PartId};
+use forebay_engine::{Answer, JournalRequest, Part, PartId};
 use forebay_journal::LogAdmission;
 use forebay_types::IoError;
 
@@ -45,7 +45,7 @@ impl Journal {
     pub(crate) fn record<'a>(
         &self,
         number: u16,
-        note: &Note,
+        note: &JournalRequest,
         pieces: impl Iterator<Item = &'a [u8]>,
     ) -> Option<Answer> {
         let mut state = self.lock();
