@@ -29,7 +29,7 @@ use crate::timeouts::Timeouts;
 use crate::warm_up::WarmLists;
 use crate::worker::{Crew, Engine};
 use crate::write_share::WriteShares;
-use forebay_backend::Saved;
+use forebay_backend::SaveState;
 use forebay_frontend::{Mailer, Peer, Service};
 use forebay_policy::{MemoryBounds, MemoryUse, SplitCost};
 use forebay_types::{HoldOut, PinnedRanges, VolumeConfig, VolumeId};
@@ -390,7 +390,7 @@ impl Runtime {
     }
 
     /// The volumes that are saved to images, and the state of these.
-    pub fn saved_volumes(&self) -> Vec<(String, Saved)> {
+    pub fn saved_volumes(&self) -> Vec<(String, SaveState)> {
         self.volumes.saved()
     }
 

@@ -8,11 +8,9 @@ use super::work::{Durability, SECTORS, places};
 use crate::harness::Sabotage;
 use crate::harness::journal::{Restored, read_piece, record};
 use crate::harness::memory::payload_of;
-use forebay_engine::{Answer, Note, Outcome, PartId};
+use forebay_engine::{Answer, JournalRequest, Outcome, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
-use forebay_journal::{
-    Admission as LogAdmission, Entry, Found, Log, ReadAt, pieces_to_restore, recover,
-};
+use forebay_journal::{Found, Log, LogAdmission, LogEntry, ReadAt, pieces_to_restore, recover};
 use forebay_protect::JournalState;
 use forebay_types::{IoResult, SECTOR_BYTES};
 
@@ -134,7 +132,7 @@ impl Journal {
         let granted = self.state.log.admit(self.number, SECTOR_BYTES, PartId(0));
         assert_eq!(granted, LogAdmission::Granted, "a nearly empty log has space");
         let range = super::work::sectors(place as u64, 1);
-        let entry = Entry { kind: RecordKind::Write, volume: self.number, range };
+        let entry = LogEntry { kind: RecordKind::Write, volume: self.number, range };
         assert!(self.state.log.append(entry, [&bytes[..]].into_iter(), None));
         write_all(&mut self.state, &mut self.device);
     }
@@ -167,7 +165,7 @@ impl Machine {
     pub(super) fn take_note(
         &mut self,
         shard: usize,
-        note: &Note,
+        note: &JournalRequest,
         payload: &[u8],
     ) -> Option<Answer> {
         if Sabotage::skipping_note(&note.kind).is_some_and(|bug| self.strikes(bug)) {

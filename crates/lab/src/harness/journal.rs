@@ -2,7 +2,7 @@
 
 use super::oracle::ZERO;
 use super::shard::PooledShard;
-use forebay_engine::{Answer, Note, NoteKind};
+use forebay_engine::{Answer, JournalOp, JournalRequest};
 use forebay_journal::Piece;
 use forebay_protect::JournalState;
 use forebay_types::SECTOR_BYTES;
@@ -12,13 +12,13 @@ use forebay_volume::RequestKind;
 pub(crate) fn record(
     journal: &mut JournalState<Vec<u8>>,
     number: u16,
-    note: &Note,
+    note: &JournalRequest,
     payload: &[u8],
     shard: &PooledShard,
 ) -> Option<Answer> {
     let in_slots;
     let bytes = match &note.kind {
-        NoteKind::Write { slots, .. } if !slots.is_empty() => {
+        JournalOp::Write { slots, .. } if !slots.is_empty() => {
             in_slots = shard.bytes_of(slots, note.range);
             &in_slots
         }

@@ -39,7 +39,7 @@ use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, Stripes, VolumeId,
 };
 use forebay_volume::{
-    Admission, Barrier, Host, JobId, Order, Reply, Request, RequestKind, Streams, shard_of,
+    Admission, Barrier, EpochOrder, Host, JobId, Reply, Request, RequestKind, Streams, shard_of,
 };
 use std::sync::Arc;
 
@@ -533,7 +533,7 @@ impl Host for World {
         admission(part.range, fua, ups, self.journal.admit(part))
     }
 
-    fn order(&mut self, volume: VolumeId) -> Option<Arc<Order>> {
+    fn order(&mut self, volume: VolumeId) -> Option<Arc<EpochOrder>> {
         self.volumes[usize::from(volume.0)].order()
     }
 

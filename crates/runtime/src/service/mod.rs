@@ -60,7 +60,7 @@ use additions::Additions;
 use adopt::PoolVolumes;
 use calibrate::Calibrator;
 use drain::OnProgress;
-use forebay_backend::Saved;
+use forebay_backend::SaveState;
 use forebay_policy::SplitCost;
 use forebay_types::{HoldOut, Mode, TlsUse, VolumeConfig};
 use std::sync::Arc;
@@ -202,7 +202,7 @@ impl VolumeService {
     }
 
     /// See [`crate::Runtime::saved_volumes`].
-    pub(crate) fn saved(&self) -> Vec<(String, Saved)> {
+    pub(crate) fn saved(&self) -> Vec<(String, SaveState)> {
         let volumes = self.shared.volumes.all();
         let saved =
             volumes.iter().map(|volume| Some((volume.name.clone(), volume.backend.saved()?)));

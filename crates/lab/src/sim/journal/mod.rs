@@ -19,9 +19,9 @@ use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::journal::{Restored, read_piece, record};
 use crate::harness::shard::PooledShard;
-use forebay_engine::{Answer, Note, Outcome, Part, PartId};
+use forebay_engine::{Answer, JournalRequest, Outcome, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
-use forebay_journal::{Admission, Found, Log, LogWrite, pieces_to_restore};
+use forebay_journal::{Found, Log, LogAdmission, LogWrite, pieces_to_restore};
 use forebay_protect::{JournalState, Retention};
 use forebay_types::{Durability, IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::worker_of;
@@ -199,7 +199,7 @@ impl Journal {
     }
 
     /// The answer of the journal to a request for a permit, if it keeps the volume.
-    pub(crate) fn admit(&mut self, part: &Part) -> Option<(Admission, Durability)> {
+    pub(crate) fn admit(&mut self, part: &Part) -> Option<(LogAdmission, Durability)> {
         let number = self.number(part.volume)?;
         let durability = if self.plan.ack { Durability::Ack } else { Durability::Flush };
         Some((self.state.admit(number, part), durability))
@@ -232,10 +232,10 @@ impl Journal {
         run: &mut Run,
         faults: &mut Faults,
         one: &PooledShard,
-        note: &Note,
+        note: &JournalRequest,
         payload: &[u8],
     ) -> Option<Answer> {
-        let Note { part, volume, range, ref kind } = *note;
+        let JournalRequest { part, volume, range, ref kind } = *note;
         if Sabotage::skipping_note(kind).is_some_and(|bug| run.strikes_always(bug)) {
             return Some(Answer { part, outcome: Outcome::Done(Ok(())) });
         }

@@ -15,7 +15,7 @@ use crate::stats::InternalReads;
 use forebay_backend::Backend;
 use forebay_format::journal::{LogKind, VolumeEntry};
 use forebay_journal::decision::{
-    Decision, DiskIdentity, Inputs, JournalState, PoolState, Source, VaultState, decide,
+    Decision, DiskIdentity, JournalState, LoadSource, PoolState, ServeInputs, VaultState, decide,
 };
 use forebay_journal::identity::SamplePlace;
 use forebay_journal::{Damage, Found, pieces_to_restore};
@@ -113,7 +113,7 @@ impl Vault {
         // No lock is held: the disk may hang.
         let evidence = examine(&entry, &places, disk, used.identity, internal_reads);
         let vault = state_of(lacks.as_ref(), is_sealed);
-        let decision = decide(Inputs {
+        let decision = decide(ServeInputs {
             // The journal's records are checked when the volume is attached to the journal.
             journal: JournalState::None,
             pool,
@@ -153,7 +153,7 @@ impl Vault {
     /// be served without the journal.
     pub fn replaces_journal(&self, volume: &str) -> bool {
         let Some(held) = self.held_of(volume) else { return false };
-        let decision = decide(Inputs {
+        let decision = decide(ServeInputs {
             journal: JournalState::Abandoned,
             pool: PoolState::New,
             vault: state_of(held.lacks.as_ref(), held.is_sealed),
@@ -163,7 +163,7 @@ impl Vault {
             accept_loss: false,
             accept_disk: false,
         });
-        decision == Decision::Serve(Some(Source::Vault))
+        decision == Decision::Serve(Some(LoadSource::Vault))
     }
 
     /// The data of a volume in the dump, if there is any.
