@@ -2,13 +2,13 @@
 
 use super::VolumeArguments;
 use super::log::OpenLog;
-use crate::marks::{self, Mark};
-use crate::reliance::{Holder, Kind, Reliance};
-use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
 use forebay_backend::{Backend, FileError, OpenError, OpenOptions};
 use forebay_format::journal::{LogKind, Record, Superblock, VolumeEntry};
 use forebay_journal::{Damage, Extent, Found, Image};
+use forebay_state::marks::{self, Mark};
+use forebay_state::{Holder, Kind, Reliance};
+use forebay_terminal::with_remedy;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

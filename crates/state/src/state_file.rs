@@ -12,7 +12,7 @@
 //! btrfs, may need space for an exchange nevertheless, and one without `fallocate` reserves
 //! nothing.
 
-use crate::identity::identity;
+use crate::identity;
 use forebay_types::Bytes;
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ static CHANGING: Mutex<()> = Mutex::new(());
 
 /// A file of the state directory, which need not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StateFile {
+pub struct StateFile {
     path: PathBuf,
     /// It can be replaced on a full file system too.
     is_record: bool,
@@ -45,28 +45,30 @@ pub(crate) struct StateFile {
 }
 
 impl StateFile {
-    pub(crate) fn new(path: PathBuf) -> Self {
+    /// A file at this path.
+    pub fn new(path: PathBuf) -> Self {
         Self { path, is_record: false, mode: 0o666 }
     }
 
     /// A file that no other user may read.
-    pub(crate) fn private(path: PathBuf) -> Self {
+    pub fn private(path: PathBuf) -> Self {
         Self { mode: PRIVATE, ..Self::new(path) }
     }
 
     /// A record, which can be written when the file system is full.
-    pub(crate) fn record(path: PathBuf) -> Self {
+    pub fn record(path: PathBuf) -> Self {
         Self { is_record: true, ..Self::new(path) }
     }
 
     /// A file about a volume. Its name has a checksum, because the name of a volume need not be a
     /// valid file name. If two volumes have the same checksum, each ignores the other's file.
-    pub(crate) fn of_volume(directory: &Path, (kind, extension): (&str, &str), name: &str) -> Self {
+    pub fn of_volume(directory: &Path, (kind, extension): (&str, &str), name: &str) -> Self {
         let sum: String = identity(name, "")[..8].iter().map(|it| format!("{it:02x}")).collect();
         Self::new(directory.join(format!("{kind}-{sum}.{extension}")))
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Its path.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -74,7 +76,7 @@ impl StateFile {
     ///
     /// # Errors
     /// When it cannot be read, or with [`ErrorKind::FileTooLarge`].
-    pub(crate) fn read(&self, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+    pub fn read(&self, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         let file = File::open(&self.path);
         match file.and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes)) {
@@ -92,14 +94,14 @@ impl StateFile {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub(crate) fn read_text(&self) -> io::Result<Option<String>> {
+    pub fn read_text(&self) -> io::Result<Option<String>> {
         let bytes = self.read(u64::from(u32::MAX))?;
         Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 
     /// Reads what [`replace_entries`](Self::replace_entries) wrote. A missing or damaged file
     /// counts as empty, and a damaged entry as missing: they can be measured again.
-    pub(crate) fn read_entries<T: DeserializeOwned>(&self) -> impl Iterator<Item = (String, T)> {
+    pub fn read_entries<T: DeserializeOwned>(&self) -> impl Iterator<Item = (String, T)> {
         let text = self.read_text().ok().flatten().unwrap_or_default();
         let entries: Map<String, Value> = serde_json::from_str(&text).unwrap_or_default();
         entries.into_iter().filter_map(|(name, entry)| Some((name, T::deserialize(entry).ok()?)))
@@ -109,10 +111,7 @@ impl StateFile {
     ///
     /// # Errors
     /// As [`replace`](Self::replace).
-    pub(crate) fn replace_entries<T: Serialize>(
-        &self,
-        entries: &BTreeMap<String, T>,
-    ) -> io::Result<()> {
+    pub fn replace_entries<T: Serialize>(&self, entries: &BTreeMap<String, T>) -> io::Result<()> {
         // A `Value` has its keys in alphabetical order.
         let entries = serde_json::to_value(entries)?;
         self.replace(format!("{entries:#}\n"))
@@ -122,7 +121,7 @@ impl StateFile {
     ///
     /// # Errors
     /// Fails if the directory cannot be written.
-    pub(crate) fn replace(&self, content: impl AsRef<[u8]>) -> io::Result<()> {
+    pub fn replace(&self, content: impl AsRef<[u8]>) -> io::Result<()> {
         self.write(content.as_ref()).map_err(|error| self.named(error))?;
         if self.is_record
             && let Err(error) = self.reserve()
@@ -158,7 +157,7 @@ impl StateFile {
     ///
     /// # Errors
     /// Fails with `change`, or if the file cannot be read, replaced or removed.
-    pub(crate) fn change(
+    pub fn change(
         &self,
         change: impl FnOnce(Option<String>) -> io::Result<Option<String>>,
     ) -> io::Result<()> {
@@ -174,7 +173,7 @@ impl StateFile {
     ///
     /// # Errors
     /// Fails if the directory cannot be written.
-    pub(crate) fn remove(&self) -> io::Result<()> {
+    pub fn remove(&self) -> io::Result<()> {
         let removed = remove_one(&self.path)
             .and_then(|removed| Ok(removed | remove_one(&self.new_path())?))
             // A repetition makes the removal of a record durable too.
@@ -190,7 +189,7 @@ impl StateFile {
     ///
     /// # Errors
     /// When it cannot be renamed.
-    pub(crate) fn put_aside(&self) -> io::Result<PathBuf> {
+    pub fn put_aside(&self) -> io::Result<PathBuf> {
         let Self { path: aside, .. } = self.aside();
         let moved = fs::rename(&self.path, &aside).and_then(|()| sync_directory(&aside));
         moved.map_err(|error| self.named(error))?;
@@ -198,7 +197,7 @@ impl StateFile {
     }
 
     /// Where the file is put aside.
-    pub(crate) fn aside(&self) -> Self {
+    pub fn aside(&self) -> Self {
         Self::new(self.path.with_extension("unusable"))
     }
 
@@ -206,7 +205,7 @@ impl StateFile {
     ///
     /// # Errors
     /// Fails if there is no space, or the directory cannot be written.
-    pub(crate) fn reserve(&self) -> io::Result<()> {
+    pub fn reserve(&self) -> io::Result<()> {
         self.reserve_blocks().map_err(|error| self.named(error))
     }
 
@@ -222,7 +221,7 @@ impl StateFile {
     }
 
     /// Removes the spare of a record that is not needed any more.
-    pub(crate) fn unreserve(&self) {
+    pub fn unreserve(&self) {
         if let Err(error) = remove_one(&self.new_path()) {
             tracing::warn!(record = %self.path.display(), %error, "cannot remove a reserved file");
         }
@@ -251,7 +250,7 @@ fn remove_one(path: &Path) -> io::Result<bool> {
 ///
 /// # Errors
 /// Fails if it cannot be read.
-pub(crate) fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
+pub fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -266,7 +265,7 @@ pub(crate) fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// Fails if its directory cannot be opened or synced.
-pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+pub fn sync_directory(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }

@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets};
 
 /// An empty table with these headings.
-pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
+pub fn table<const N: usize>(headings: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(headings);
@@ -11,7 +11,7 @@ pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
 }
 
 /// Renders a table. The columns in `text` are aligned left, the others, numbers, right.
-pub(crate) fn lines(mut table: Table, text: &[usize]) -> String {
+pub fn lines(mut table: Table, text: &[usize]) -> String {
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
         if !text.contains(&index) {

@@ -8,20 +8,20 @@ use super::access::{self, PIECE_BYTES};
 use super::log::{POSSIBLY_STALE, STALE_REMEDY};
 use super::source::{Held, Payloads, Source, open_existing};
 use super::{SourceArguments, VolumeArguments, release};
-use crate::identity::identity;
-use crate::report::{print, print_json, with_remedy};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use forebay_backend::{Backend, Blocking, OpenOptions};
 use forebay_format::journal::{Released, VolumeEntry};
 use forebay_journal::identity::{DiskIdentity, Evidence};
 use forebay_journal::{self, Extent};
+use forebay_state::identity;
+use forebay_terminal::{print, print_json, with_remedy};
 use forebay_types::{ByteRange, Bytes, Remedy, SECTOR_BYTES};
 use serde_json::json;
 
 /// Arguments of `forebay rescue apply`.
 #[derive(Args, Debug)]
-pub(crate) struct ApplyArguments {
+pub struct ApplyArguments {
     #[command(flatten)]
     source: SourceArguments,
     #[command(flatten)]

@@ -2,10 +2,10 @@
 
 use super::log::{POSSIBLY_STALE, STALE_REMEDY};
 use super::source::Source;
-use crate::client::columns::{lines, table};
-use crate::client::units;
-use crate::report::{print, print_json};
 use forebay_format::journal::{LogKind, Released, VolumeEntry};
+use forebay_terminal::columns::{lines, table};
+use forebay_terminal::units;
+use forebay_terminal::{print, print_json};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 

@@ -17,7 +17,8 @@
 //! After a clean shutdown, a line `settled` precedes the last one: the disks have all acknowledged
 //! data, so the journal holds nothing that a rescue could need.
 
-use crate::state_file::{self, StateFile};
+use crate::StateFile;
+use crate::state_file;
 use std::io;
 use std::path::Path;
 use std::time::SystemTime;
@@ -27,29 +28,29 @@ const SETTLED: &str = "settled";
 
 /// A failure mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub struct Mark {
     /// The time and cause of the failure, as text.
-    pub(crate) reason: String,
+    pub reason: String,
     /// The volumes whose records are void; `None` for all volumes.
-    pub(crate) volumes: Option<Vec<String>>,
+    pub volumes: Option<Vec<String>>,
     /// The disks of these volumes have all acknowledged data.
-    pub(crate) is_settled: bool,
+    pub is_settled: bool,
 }
 
 impl Mark {
     /// Returns true if the journal's records of this volume are void.
-    pub(crate) fn voids(&self, volume: &str) -> bool {
+    pub fn voids(&self, volume: &str) -> bool {
         self.volumes.as_ref().is_none_or(|names| names.iter().any(|name| name == volume))
     }
 }
 
 /// The failure mark of a journal.
-pub(crate) fn of_journal(state_dir: &Path, journal: &str) -> StateFile {
+pub fn of_journal(state_dir: &Path, journal: &str) -> StateFile {
     StateFile::record(state_dir.join(format!("journal-{journal}.failed")))
 }
 
 /// The mark that voids a dump whose vault could not be emptied.
-pub(crate) fn of_dump(state_dir: &Path, dump: &str) -> StateFile {
+pub fn of_dump(state_dir: &Path, dump: &str) -> StateFile {
     StateFile::record(state_dir.join(format!("vault-{dump}.void")))
 }
 
@@ -57,7 +58,7 @@ pub(crate) fn of_dump(state_dir: &Path, dump: &str) -> StateFile {
 ///
 /// # Errors
 /// Fails if the mark exists but cannot be read.
-pub(crate) fn read(file: &StateFile) -> io::Result<Option<Mark>> {
+pub fn read(file: &StateFile) -> io::Result<Option<Mark>> {
     Ok(file.read_text()?.as_deref().map(parse))
 }
 
@@ -88,7 +89,7 @@ fn text_of(Mark { reason, volumes, is_settled }: &Mark) -> String {
 ///
 /// # Errors
 /// Fails if an existing mark cannot be read or the directory cannot be written.
-pub(crate) fn put(file: &StateFile, reason: &str, volumes: &[String]) -> io::Result<()> {
+pub fn put(file: &StateFile, reason: &str, volumes: &[String]) -> io::Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let reason = format!("failed at {} (seconds since 1970): {reason}", now.as_secs());
     file.change(|text| {
@@ -119,7 +120,7 @@ pub(crate) fn put(file: &StateFile, reason: &str, volumes: &[String]) -> io::Res
 ///
 /// # Errors
 /// Fails if the mark cannot be read or the directory cannot be written.
-pub(crate) fn settle(file: &StateFile) -> io::Result<()> {
+pub fn settle(file: &StateFile) -> io::Result<()> {
     file.change(|text| {
         let mark = text.as_deref().map(parse);
         let mark = mark.filter(|mark| mark.volumes.is_some() && !mark.is_settled);
@@ -131,7 +132,7 @@ pub(crate) fn settle(file: &StateFile) -> io::Result<()> {
 ///
 /// # Errors
 /// Fails if the directory or a mark cannot be read or written.
-pub(crate) fn settle_all_of(state_dir: &Path, names: &[&str]) -> io::Result<()> {
+pub fn settle_all_of(state_dir: &Path, names: &[&str]) -> io::Result<()> {
     if names.is_empty() {
         return Ok(());
     }

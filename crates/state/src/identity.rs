@@ -3,7 +3,7 @@
 /// The identity of a volume's disk in journal and vault, from its name and backing: four words of
 /// FNV-1a (Fowler, Noll, Vo) with different offsets. The operator writes both texts, so the hash
 /// need not resist deliberate collisions.
-pub(crate) fn identity(name: &str, backing: &str) -> [u8; 32] {
+pub fn identity(name: &str, backing: &str) -> [u8; 32] {
     let mut identity = [0; 32];
     for (start, word) in identity.chunks_exact_mut(8).enumerate() {
         let text = name.bytes().chain([0]).chain(backing.bytes());

@@ -4,8 +4,6 @@
 //! synchronized and recorded, as a server start would do. Stale and blank devices stay untouched.
 
 use super::access;
-use crate::members::Members;
-use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_format::journal::{
@@ -15,7 +13,8 @@ use forebay_journal::{
     Found, MirrorDevice, MirrorStep, ReadAt, RecoverError, RecoveredLog, recover_any,
     recover_mirrored,
 };
-use forebay_runtime::MemberRecord;
+use forebay_state::Members;
+use forebay_terminal::with_remedy;
 use forebay_types::IoError;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

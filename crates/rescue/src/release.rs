@@ -3,16 +3,16 @@
 use super::log::{POSSIBLY_STALE, STALE_REMEDY};
 use super::source::Source;
 use super::{SourceArguments, VolumeArguments};
-use crate::report::{print, print_json, with_remedy};
 use anyhow::anyhow;
 use clap::Args;
 use forebay_format::journal::Released;
+use forebay_terminal::{print, print_json, with_remedy};
 use forebay_types::Bytes;
 use serde_json::json;
 
 /// Arguments of `forebay rescue discard`.
 #[derive(Args, Debug)]
-pub(crate) struct DiscardArguments {
+pub struct DiscardArguments {
     #[command(flatten)]
     source: SourceArguments,
     #[command(flatten)]

@@ -5,36 +5,40 @@
 //! device lacks. A start with only one device uses it only if the file lists it, so a stale device
 //! is never used alone.
 
-use crate::state_file::StateFile;
-use forebay_runtime::{JournalId, MemberRecord};
+use crate::StateFile;
+use forebay_format::journal::JournalId;
 use std::io;
 use std::path::PathBuf;
 
 /// The member records in a state directory.
-pub(crate) struct Members {
-    pub(crate) state_dir: PathBuf,
+pub struct Members {
+    /// The state directory.
+    pub state_dir: PathBuf,
 }
 
 impl Members {
-    fn file(&self, journal: JournalId) -> StateFile {
-        StateFile::record(self.state_dir.join(format!("journal-{journal}.members")))
-    }
-}
-
-impl MemberRecord for Members {
-    fn members(&self, journal: JournalId) -> Vec<u64> {
+    /// The recorded members of a journal.
+    pub fn members(&self, journal: JournalId) -> Vec<u64> {
         // An unreadable record lists no member, so no device is used alone.
         let text = self.file(journal).read_text().ok().flatten().unwrap_or_default();
         text.lines().filter_map(|line| u64::from_str_radix(line, 16).ok()).collect()
     }
 
-    fn record(&self, journal: JournalId, members: &[u64]) -> io::Result<()> {
+    /// Replaces the recorded members durably.
+    ///
+    /// # Errors
+    /// Fails if the directory cannot be written.
+    pub fn record(&self, journal: JournalId, members: &[u64]) -> io::Result<()> {
         let text: String = members.iter().map(|member| format!("{member:016x}\n")).collect();
         let file = self.file(journal);
         let is_new = !file.path().try_exists()?;
         file.replace(&text)?;
         // The loss of a member is recorded on a full file system too.
         if is_new { file.reserve() } else { Ok(()) }
+    }
+
+    fn file(&self, journal: JournalId) -> StateFile {
+        StateFile::record(self.state_dir.join(format!("journal-{journal}.members")))
     }
 }
 

@@ -7,7 +7,7 @@ use forebay_types::Shown;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The width that every page fits in, in columns.
-pub(crate) const WIDTH: usize = 80;
+pub const WIDTH: usize = 80;
 /// The column where the values of fields begin.
 const VALUES_AT: usize = 20;
 /// The indentation of the fields below a heading, in columns.
@@ -15,13 +15,17 @@ const INDENT: usize = 2;
 
 /// How a piece of text looks in a terminal with colors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Style {
+pub enum Style {
+    /// Text.
     #[default]
     Plain,
     /// Headings.
     Strong,
+    /// A good state.
     Good,
+    /// A state to look at.
     Warning,
+    /// A state to mend.
     Error,
     /// Labels and further remarks.
     Faint,
@@ -43,32 +47,36 @@ impl Style {
 
 /// A piece of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub struct Piece {
     style: Style,
     text: String,
 }
 
 impl Piece {
-    pub(crate) fn new(style: Style, text: impl AsRef<str>) -> Self {
+    /// A piece with a style; the text is escaped.
+    pub fn new(style: Style, text: impl AsRef<str>) -> Self {
         Self { style, text: Shown::line(text.as_ref()).to_string() }
     }
 
-    pub(crate) fn plain(text: impl AsRef<str>) -> Self {
+    /// A piece without a style.
+    pub fn plain(text: impl AsRef<str>) -> Self {
         Self::new(Style::Plain, text)
     }
 
-    pub(crate) const fn style(&self) -> Style {
+    /// Its style.
+    pub const fn style(&self) -> Style {
         self.style
     }
 
-    pub(crate) fn text(&self) -> &str {
+    /// Its text, escaped.
+    pub fn text(&self) -> &str {
         &self.text
     }
 }
 
 /// Lines of text.
 #[derive(Clone, Debug)]
-pub(crate) struct Page {
+pub struct Page {
     width: usize,
     /// The columns before the label of a field.
     indent: usize,
@@ -83,20 +91,22 @@ impl Default for Page {
 
 impl Page {
     /// An empty page of this width, in columns; at least [`WIDTH`].
-    pub(crate) fn new(width: usize) -> Self {
+    pub fn new(width: usize) -> Self {
         Self { width: width.max(WIDTH), indent: 0, lines: Vec::new() }
     }
 
-    pub(crate) const fn width(&self) -> usize {
+    /// The columns of each line.
+    pub const fn width(&self) -> usize {
         self.width
     }
 
-    pub(crate) const fn len(&self) -> usize {
+    /// The number of lines.
+    pub const fn height(&self) -> usize {
         self.lines.len()
     }
 
     /// Adds a line, which must fit.
-    pub(crate) fn line(&mut self, pieces: impl IntoIterator<Item = Piece>) {
+    pub fn line(&mut self, pieces: impl IntoIterator<Item = Piece>) {
         let mut pieces: Vec<_> = pieces.into_iter().collect();
         // No blanks at the end of a line.
         while let Some(last) = pieces.last_mut() {
@@ -110,37 +120,37 @@ impl Page {
     }
 
     /// Adds an empty line, unless the page is empty or ends with one.
-    pub(crate) fn blank(&mut self) {
+    pub fn blank(&mut self) {
         if self.lines.last().is_some_and(|line| !line.is_empty()) {
             self.lines.push(Vec::new());
         }
     }
 
     /// Adds a heading after an empty line. Fields after it are indented.
-    pub(crate) fn heading(&mut self, text: &str) {
+    pub fn heading(&mut self, text: &str) {
         self.blank();
         self.wrapped(Style::Strong, text);
         self.indent = INDENT;
     }
 
     /// Adds text in as many lines as it needs.
-    pub(crate) fn wrapped(&mut self, style: Style, text: &str) {
+    pub fn wrapped(&mut self, style: Style, text: &str) {
         self.hanging(Piece::plain(""), 0, style, text);
     }
 
     /// Adds a label and its value, in as many lines as they need.
-    pub(crate) fn field(&mut self, label: &str, value: impl AsRef<str>) {
+    pub fn field(&mut self, label: &str, value: impl AsRef<str>) {
         self.styled_field(label, Style::Plain, value);
     }
 
     /// Like [`field`](Self::field), with a style for the value.
-    pub(crate) fn styled_field(&mut self, label: &str, style: Style, value: impl AsRef<str>) {
+    pub fn styled_field(&mut self, label: &str, style: Style, value: impl AsRef<str>) {
         let label = Piece::new(Style::Faint, format!("{:1$}{label}", "", self.indent));
         self.hanging(label, VALUES_AT + self.indent, style, value.as_ref());
     }
 
     /// Adds a label and text beside it from this column on.
-    pub(crate) fn hanging(&mut self, mut label: Piece, column: usize, style: Style, text: &str) {
+    pub fn hanging(&mut self, mut label: Piece, column: usize, style: Style, text: &str) {
         let used = width(&label.text);
         if column > 0 {
             label.text.push_str(&" ".repeat(column.saturating_sub(used).max(1)));
@@ -157,31 +167,31 @@ impl Page {
     }
 
     /// Adds the lines of another page.
-    pub(crate) fn append(&mut self, other: Self) {
+    pub fn append(&mut self, other: Self) {
         self.lines.extend(other.lines);
     }
 
     /// Keeps at most this many lines, the last of which says how many are missing.
-    pub(crate) fn limit(&mut self, height: usize) {
-        let missing = self.len().saturating_sub(height.saturating_sub(1));
-        if self.len() > height {
+    pub fn limit(&mut self, height: usize) {
+        let missing = self.height().saturating_sub(height.saturating_sub(1));
+        if self.height() > height {
             self.lines.truncate(height.saturating_sub(1));
             self.lines.push(vec![Piece::new(Style::Faint, format!("... {missing} more lines"))]);
         }
     }
 
     /// The pieces of each line.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[Piece]> {
+    pub fn pieces(&self) -> impl Iterator<Item = &[Piece]> {
         self.lines.iter().map(Vec::as_slice)
     }
 
     /// The lines as text, with control sequences for colors if `color`.
-    pub(crate) fn lines(&self, color: bool) -> impl Iterator<Item = String> {
+    pub fn lines(&self, color: bool) -> impl Iterator<Item = String> {
         self.lines.iter().map(move |line| line.iter().map(|piece| piece.render(color)).collect())
     }
 
     /// The whole text.
-    pub(crate) fn text(&self, color: bool) -> String {
+    pub fn text(&self, color: bool) -> String {
         self.lines(color).map(|line| line + "\n").collect()
     }
 }
@@ -197,12 +207,12 @@ impl Piece {
 }
 
 /// The columns that a text takes.
-pub(crate) fn width(text: &str) -> usize {
+pub fn width(text: &str) -> usize {
     text.width()
 }
 
 /// The text in at most `most` columns: what does not fit is left out in the middle.
-pub(crate) fn cut(text: &str, most: usize) -> String {
+pub fn cut(text: &str, most: usize) -> String {
     let text = Shown::line(text).to_string();
     if width(&text) <= most {
         return text;
@@ -226,12 +236,12 @@ fn taken(characters: impl Iterator<Item = char>, columns: usize) -> String {
 }
 
 /// The text with blanks after it, up to a width.
-pub(crate) fn padded(text: &str, columns: usize) -> String {
+pub fn padded(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(columns.saturating_sub(width(text))))
 }
 
 /// The text with blanks before it, up to a width.
-pub(crate) fn right(text: &str, columns: usize) -> String {
+pub fn right(text: &str, columns: usize) -> String {
     format!("{}{text}", " ".repeat(columns.saturating_sub(width(text))))
 }
 
@@ -333,7 +343,7 @@ mod tests {
         let mut page = Page::default();
         (0..5).for_each(|n| page.line([Piece::plain(n.to_string())]));
         page.limit(5);
-        assert_eq!(page.len(), 5);
+        assert_eq!(page.height(), 5);
         page.limit(3);
         assert_eq!(page.text(false), "0\n1\n... 3 more lines\n");
     }

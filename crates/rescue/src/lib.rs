@@ -12,7 +12,6 @@ mod release;
 mod show;
 mod source;
 
-use crate::report;
 use clap::{Args, Subcommand};
 use source::Source;
 use std::path::PathBuf;
@@ -20,7 +19,7 @@ use std::process::ExitCode;
 
 /// The subcommands of `forebay rescue`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum RescueCommand {
+pub enum RescueCommand {
     /// Show the identity of a journal or vault and the data it holds of each volume
     List(InspectArguments),
     /// Read all records and verify every checksum
@@ -36,7 +35,7 @@ pub(crate) enum RescueCommand {
 
 /// Selects a journal or vault.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct SourceArguments {
+pub struct SourceArguments {
     /// The journal or vault: what journal= or --vault names
     #[arg(value_name = "DEVICE")]
     pub(crate) path: String,
@@ -63,7 +62,7 @@ impl SourceArguments {
 
 /// Arguments of the read-only commands.
 #[derive(Args, Debug)]
-pub(crate) struct InspectArguments {
+pub struct InspectArguments {
     #[command(flatten)]
     source: SourceArguments,
 }
@@ -73,7 +72,7 @@ const UNUSABLE: u8 = 2;
 
 /// Selects a volume in a journal or vault.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct VolumeArguments {
+pub struct VolumeArguments {
     /// The volume, by the name it was served under
     #[arg(long = "volume", value_name = "NAME")]
     name: String,
@@ -83,27 +82,28 @@ pub(crate) struct VolumeArguments {
     number: Option<u16>,
 }
 
-/// Runs a `forebay rescue` command.
-pub(crate) fn run(command: RescueCommand) -> ExitCode {
+/// Runs a `forebay rescue` command. `failure` prints an error.
+pub fn run(command: RescueCommand, failure: fn(&anyhow::Error) -> ExitCode) -> ExitCode {
     let outcome = match command {
-        RescueCommand::List(arguments) => inspect(&arguments.source, show::list),
-        RescueCommand::Verify(arguments) => inspect(&arguments.source, show::verify),
+        RescueCommand::List(arguments) => inspect(&arguments.source, show::list, failure),
+        RescueCommand::Verify(arguments) => inspect(&arguments.source, show::verify, failure),
         RescueCommand::Apply(arguments) => apply::run(&arguments).map(|()| ExitCode::SUCCESS),
         RescueCommand::Discard(arguments) => {
             release::discard(&arguments).map(|()| ExitCode::SUCCESS)
         }
     };
-    outcome.unwrap_or_else(|error| report::failure(&error))
+    outcome.unwrap_or_else(|error| failure(&error))
 }
 
 fn inspect(
     arguments: &SourceArguments,
     show: fn(&Source, bool) -> anyhow::Result<ExitCode>,
+    failure: fn(&anyhow::Error) -> ExitCode,
 ) -> anyhow::Result<ExitCode> {
     match arguments.open(true) {
         Ok(source) => show(&source, arguments.json),
         Err(error) => {
-            let _ = report::failure(&error);
+            let _ = failure(&error);
             Ok(UNUSABLE.into())
         }
     }

@@ -3,12 +3,12 @@
 use forebay_types::Bytes;
 
 /// A number of bytes: see [`Bytes`].
-pub(crate) fn bytes(bytes: u64) -> String {
+pub fn bytes(bytes: u64) -> String {
     Bytes(bytes).to_string()
 }
 
 /// A count: `950`, `1.2 k`, `3.4 M`, `12 G`.
-pub(crate) fn count(count: u64) -> String {
+pub fn count(count: u64) -> String {
     const UNITS: [&str; 7] = ["", " k", " M", " G", " T", " P", " E"];
     let mut value = count as f64;
     let mut unit = 0;
@@ -20,7 +20,7 @@ pub(crate) fn count(count: u64) -> String {
 }
 
 /// A ratio in percent: `87.5 %`; a dash for `None`.
-pub(crate) fn percent(ratio: Option<f64>) -> String {
+pub fn percent(ratio: Option<f64>) -> String {
     match ratio {
         Some(ratio) => format!("{:.1} %", ratio * 100.0),
         None => "-".into(),
@@ -28,7 +28,7 @@ pub(crate) fn percent(ratio: Option<f64>) -> String {
 }
 
 /// A time: `42 s`, `5 min`, `2 h 7 min`, `3 d 4 h`.
-pub(crate) fn duration(seconds: u64) -> String {
+pub fn duration(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds} s"),
@@ -39,7 +39,7 @@ pub(crate) fn duration(seconds: u64) -> String {
 }
 
 /// A latency: `850 us`, `4.2 ms`, `1.5 s`.
-pub(super) fn micros(us: u64) -> String {
+pub fn micros(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} us"),
         1_000..1_000_000 => format!("{} ms", short(us as f64 / 1e3, true)),
@@ -48,7 +48,7 @@ pub(super) fn micros(us: u64) -> String {
 }
 
 /// A measured latency: `4.2 us`, `42 us`, `4.2 ms`, `1.5 s`.
-pub(crate) fn latency_us(us: f64) -> String {
+pub fn latency_us(us: f64) -> String {
     match us {
         ..999.5 => format!("{} us", short(us, true)),
         ..999_500.0 => format!("{} ms", short(us / 1e3, true)),
@@ -57,7 +57,7 @@ pub(crate) fn latency_us(us: f64) -> String {
 }
 
 /// A rate per second: `0.5`, `12`, `1.2 k`.
-pub(crate) fn rate(per_second: f64) -> String {
+pub fn rate(per_second: f64) -> String {
     if per_second < 9.95 {
         short(per_second, per_second > 0.0)
     } else {
@@ -66,26 +66,26 @@ pub(crate) fn rate(per_second: f64) -> String {
 }
 
 /// Numbers for cells of tables, in at most five columns.
-pub(super) mod compact {
+pub mod compact {
     use super::{bytes as long_bytes, count as long_count, latency_us};
 
     /// A number of bytes in binary units: `512`, `1.5K`, `128G`.
-    pub(crate) fn bytes(bytes: u64) -> String {
+    pub fn bytes(bytes: u64) -> String {
         long_bytes(bytes).replace([' ', 'i', 'B'], "")
     }
 
     /// A count: `950`, `1.2k`, `12G`.
-    pub(crate) fn count(count: u64) -> String {
+    pub fn count(count: u64) -> String {
         long_count(count).replace(' ', "")
     }
 
     /// A rate per second: `0.5`, `12`, `1.2k`.
-    pub(crate) fn rate(per_second: f64) -> String {
+    pub fn rate(per_second: f64) -> String {
         super::rate(per_second).replace(' ', "")
     }
 
     /// A measured latency: `42us`, `4.2ms`, `1.5s`; a dash for `None`.
-    pub(crate) fn latency(us: Option<f64>) -> String {
+    pub fn latency(us: Option<f64>) -> String {
         match us {
             None => "-".to_owned(),
             Some(us) if us >= 999.5e6 => ">999s".to_owned(),
@@ -94,7 +94,7 @@ pub(super) mod compact {
     }
 
     /// A ratio in percent: `87.5`, `100.0`; a dash for `None`.
-    pub(crate) fn percent(ratio: Option<f64>) -> String {
+    pub fn percent(ratio: Option<f64>) -> String {
         let percent = ratio.map(|ratio| (ratio * 100.0).clamp(0.0, 100.0));
         percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1}"))
     }
