@@ -7,7 +7,7 @@
 //! ```
 
 use forebay_lab::policies::PolicyKind;
-use forebay_lab::replay::{self, Memory, Plan, ReplayError, Table, Workload};
+use forebay_lab::replay::{self, Memory, ReplayError, ReplayPlan, Table, Workload};
 use forebay_lab::trace::{MIX_DEV, Trace, TraceError};
 use forebay_policy::{Hint, Lines, Slot};
 use std::path::{Path, PathBuf};
@@ -142,7 +142,7 @@ fn compare_warm(workloads: &[Workload]) -> Result<Table, ReplayError> {
         let other = before.find(|other| other.block_count() as f64 >= blocks_min);
         warm.extend(other.map(|other| workload.after(other)));
     }
-    let plan = Plan {
+    let plan = ReplayPlan {
         policies: vec![PolicyKind::Lru, PolicyKind::S3Fifo, PolicyKind::Weir],
         with_opt: false,
         memories: SHARES.map(Memory::Share).to_vec(),
@@ -152,7 +152,7 @@ fn compare_warm(workloads: &[Workload]) -> Result<Table, ReplayError> {
 }
 
 fn compare(workloads: &[Workload], lines_min: usize) -> Result<Table, ReplayError> {
-    let plan = Plan {
+    let plan = ReplayPlan {
         policies: PolicyKind::ALL.to_vec(),
         with_opt: true,
         memories: SHARES.map(Memory::Share).to_vec(),

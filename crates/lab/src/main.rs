@@ -8,7 +8,7 @@ use forebay_lab::policies::PolicyKind;
 use forebay_lab::{
     enumerate::{self, Bug, Limits, Workloads},
     experiment::Experiment,
-    replay::{self, Memory, Plan, Workload},
+    replay::{self, Memory, ReplayPlan, Workload},
     sim::{Sabotage, SimOptions, run_many},
     trace::Trace,
 };
@@ -239,7 +239,7 @@ fn replay(arguments: ReplayArguments) -> anyhow::Result<()> {
         some => some,
     };
     let with_opt = !arguments.no_opt;
-    let plan = Plan { policies, with_opt, memories: arguments.memory, lines_min: 1 };
+    let plan = ReplayPlan { policies, with_opt, memories: arguments.memory, lines_min: 1 };
     print(&replay::run(&workloads, &plan)?.to_string())
 }
 

@@ -46,7 +46,7 @@ pub enum Memory {
 
 /// A comparison to run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ReplayPlan {
     /// The policies, in the order of the columns.
     pub policies: Vec<PolicyKind>,
     /// Whether to add the bound that no policy can beat.
@@ -157,7 +157,7 @@ fn key_of(volume: u32, block: u64) -> u64 {
 ///
 /// # Errors
 /// Fails if a size is out of range.
-pub fn run(workloads: &[Workload], plan: &Plan) -> Result<Table, ReplayError> {
+pub fn run(workloads: &[Workload], plan: &ReplayPlan) -> Result<Table, ReplayError> {
     let mut columns: Vec<String> = plan.policies.iter().map(ToString::to_string).collect();
     if plan.with_opt {
         columns.push("opt".to_owned());

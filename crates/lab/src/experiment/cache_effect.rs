@@ -1,7 +1,7 @@
 //! `cache-effect`: sequential transfers of all sizes, one at a time, on a bare array and through
 //! the cache.
 
-use super::machine::{Clients, Link, Machine, Step};
+use super::machine::{Clients, Link, Machine, MachineStep};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure, figure_or_empty};
 use forebay_backend::OpenError;
@@ -13,7 +13,7 @@ const PUBLISHED_BEFORE: f64 = 4.6;
 const PUBLISHED_AFTER: f64 = 160.9;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct CacheEffectPlan {
     pub disk: &'static str,
     pub pool_bytes: u64,
     /// The smallest and the largest transfer; the size doubles from one to the next.
@@ -24,7 +24,7 @@ pub(super) struct Plan {
     pub bare_count: (u64, u64),
 }
 
-impl Plan {
+impl CacheEffectPlan {
     pub(super) const FULL: Self = Self {
         disk: "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=128GiB",
         pool_bytes: 512 << 20,
@@ -63,7 +63,7 @@ impl Rates {
     }
 }
 
-pub(super) fn run(plan: &Plan) -> Result<Report, OpenError> {
+pub(super) fn run(plan: &CacheEffectPlan) -> Result<Report, OpenError> {
     let rates = plan.sizes().map(|len| measure(plan, len)).collect::<Result<Vec<_>, _>>()?;
     let stripe = plan.machine(0)?.geometry();
     Ok(report(plan, &rates, Size(stripe.stripe_bytes)))
@@ -77,14 +77,14 @@ struct Stream {
 }
 
 impl Clients for Stream {
-    fn next(&mut self, _client: u32, _now_ns: u64) -> Step {
+    fn next(&mut self, _client: u32, _now_ns: u64) -> MachineStep {
         let len = self.len.min(self.rest.len);
         let range = ByteRange::new(self.rest.offset, len);
         self.rest = ByteRange::new(range.end(), self.rest.len - len);
         match self.is_write {
-            _ if len == 0 => Step::Leave,
-            true => Step::Write(range),
-            false => Step::Read(range),
+            _ if len == 0 => MachineStep::Leave,
+            true => MachineStep::Write(range),
+            false => MachineStep::Read(range),
         }
     }
 }
@@ -97,7 +97,7 @@ pub(super) fn stream(machine: &mut Machine, is_write: bool, len: u64, range: Byt
     range.len as f64 * 1e9 / (machine.now_ns() - begun_ns) as f64
 }
 
-pub(super) fn measure(plan: &Plan, len: u64) -> Result<Rates, OpenError> {
+pub(super) fn measure(plan: &CacheEffectPlan, len: u64) -> Result<Rates, OpenError> {
     let (min, max) = plan.bare_count;
     let bare = ByteRange::new(0, (plan.bare_bytes / len).clamp(min, max) * len);
     let write_bare = stream(&mut plan.machine(0)?, true, len, bare);
@@ -124,7 +124,7 @@ fn megabytes(rate: f64) -> f64 {
     rate / 1e6
 }
 
-fn report(plan: &Plan, rates: &[Rates], stripe: Size) -> Report {
+fn report(plan: &CacheEffectPlan, rates: &[Rates], stripe: Size) -> Report {
     let (pool, rate) = (Size(plan.pool_bytes), Link::FIBRE.bytes_per_second / 1_000_000);
     let model = vec![
         format!(

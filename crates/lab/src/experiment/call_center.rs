@@ -2,7 +2,7 @@
 
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table};
-use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Schedule, Work, measure};
+use super::users::{Area, KIB, MIB, Measured, SERVER_DISK, Schedule, UserKind, Work, measure};
 use forebay_backend::OpenError;
 use forebay_types::Size;
 
@@ -15,11 +15,11 @@ pub(super) const WORK: Work = Work {
     requests: 175,
     pace_ns: 0,
     kinds: &[
-        Kind::read(25, 8 * KIB, Area::Shared { offset: 0, bytes: 96 * MIB }),
-        Kind::read(35, 8 * KIB, Area::Shared { offset: 96 * MIB, bytes: 4096 * MIB }),
-        Kind::write(15, 8 * KIB, Area::Shared { offset: 0, bytes: 96 * MIB }),
-        Kind::write(15, 8 * KIB, Area::Shared { offset: 96 * MIB, bytes: 4096 * MIB }),
-        Kind::write(10, 4 * KIB, Area::Log { offset: 4192 * MIB, bytes: 16 * MIB }),
+        UserKind::read(25, 8 * KIB, Area::Shared { offset: 0, bytes: 96 * MIB }),
+        UserKind::read(35, 8 * KIB, Area::Shared { offset: 96 * MIB, bytes: 4096 * MIB }),
+        UserKind::write(15, 8 * KIB, Area::Shared { offset: 0, bytes: 96 * MIB }),
+        UserKind::write(15, 8 * KIB, Area::Shared { offset: 96 * MIB, bytes: 4096 * MIB }),
+        UserKind::write(10, 4 * KIB, Area::Log { offset: 4192 * MIB, bytes: 16 * MIB }),
     ],
     shared_bytes: 4208 * MIB,
     place_bytes: 0,
@@ -27,7 +27,7 @@ pub(super) const WORK: Work = Work {
 };
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct CallCenterPlan {
     /// Cache sizes to compare, in bytes of lines; zero for no cache.
     pub pools: &'static [u64],
     /// The limit of the mean duration of a call, in seconds.
@@ -36,7 +36,7 @@ pub(super) struct Plan {
     pub schedule: Schedule,
 }
 
-impl Plan {
+impl CallCenterPlan {
     pub(super) const FULL: Self = Self {
         pools: &[0, 64 << 20, 256 << 20],
         limit_seconds: 5.0,
@@ -55,7 +55,7 @@ pub(super) struct UserLimit {
     pub tried: Vec<(u32, Measured)>,
 }
 
-pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+pub(super) fn run(plan: &CallCenterPlan, seed: u64) -> Result<Report, OpenError> {
     let found = plan.pools.iter().map(|&pool_bytes| find_user_limit(plan, pool_bytes, seed));
     let found = found.collect::<Result<Vec<_>, _>>()?;
     Ok(Report {
@@ -73,7 +73,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
 
 /// Finds the largest number of users within the limit: by doubling, then by bisection.
 pub(super) fn find_user_limit(
-    plan: &Plan,
+    plan: &CallCenterPlan,
     pool_bytes: u64,
     seed: u64,
 ) -> Result<UserLimit, OpenError> {
@@ -94,7 +94,7 @@ pub(super) fn find_user_limit(
     Ok(UserLimit { pool_bytes, users: good, tried })
 }
 
-fn model(plan: &Plan) -> Vec<String> {
+fn model(plan: &CallCenterPlan) -> Vec<String> {
     vec![
         format!(
             "A user takes a call every {} s on average. A call is {} requests to one database, one \
@@ -144,7 +144,7 @@ fn table(found: &[UserLimit]) -> Table {
     )
 }
 
-fn plot(found: &[UserLimit], plan: &Plan) -> Plot {
+fn plot(found: &[UserLimit], plan: &CallCenterPlan) -> Plot {
     let most = found.iter().flat_map(|limit| &limit.tried).map(|&(users, _)| users).max();
     let limit_line = [1, most.unwrap_or(1)].map(|users| (f64::from(users), plan.limit_seconds));
     let lines = found.iter().map(|limit| {

@@ -1,7 +1,7 @@
 //! `checkpoints`: reads beside steady writes to a volume with a journal.
 
 use super::journal::Checkpoints;
-use super::machine::{Clients, Machine, SECOND_NS, Step, attach_journal};
+use super::machine::{Clients, Machine, MachineStep, SECOND_NS, attach_journal};
 use super::plot::{Plot, Scale, Series};
 use super::read_latency::Latency;
 use super::report::{Report, Table, figure};
@@ -20,7 +20,7 @@ const WRITTEN_BYTES: u64 = 2 << 30;
 const POINT: u64 = 5;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct CheckpointsPlan {
     pub pool_bytes: u64,
     /// The sizes of the journals, in bytes.
     pub journals: [u64; 2],
@@ -32,7 +32,7 @@ pub(super) struct Plan {
     pub beside_ns: u64,
 }
 
-impl Plan {
+impl CheckpointsPlan {
     pub(super) const FULL: Self = Self {
         pool_bytes: 2 << 30,
         journals: [4 << 30, 512 * MIB],
@@ -47,7 +47,7 @@ impl Plan {
 struct ReaderAndWriter {
     dice: Dice,
     disk_bytes: u64,
-    plan: Plan,
+    plan: CheckpointsPlan,
     began_ns: Option<u64>,
     /// Completed reads, with their end and latency.
     reads: Vec<(u64, u64)>,
@@ -60,33 +60,33 @@ impl ReaderAndWriter {
         ByteRange::new(from + self.dice.below((to - from) / BLOCK) * BLOCK, BLOCK)
     }
 
-    fn read(&mut self, now_ns: u64) -> Step {
+    fn read(&mut self, now_ns: u64) -> MachineStep {
         if let Some(began_ns) = self.began_ns.take() {
             self.reads.push((now_ns, now_ns - began_ns));
-            return Step::Think(self.dice.below(2 * self.plan.think_ns));
+            return MachineStep::Think(self.dice.below(2 * self.plan.think_ns));
         }
         self.began_ns = Some(now_ns);
-        Step::Read(self.place(self.disk_bytes / 2, self.disk_bytes))
+        MachineStep::Read(self.place(self.disk_bytes / 2, self.disk_bytes))
     }
 }
 
 impl Clients for ReaderAndWriter {
-    fn next(&mut self, client: u32, now_ns: u64) -> Step {
+    fn next(&mut self, client: u32, now_ns: u64) -> MachineStep {
         if client == READER {
             return self.read(now_ns);
         }
         if now_ns < self.write_ns {
-            return Step::Think(self.write_ns - now_ns);
+            return MachineStep::Think(self.write_ns - now_ns);
         }
         self.write_ns = self.write_ns.max(now_ns - SECOND_NS / 10);
         self.write_ns += SECOND_NS / self.plan.writes_per_second;
-        Step::Write(self.place(0, WRITTEN_BYTES))
+        MachineStep::Write(self.place(0, WRITTEN_BYTES))
     }
 }
 
 /// The result of one run.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Run {
+pub(super) struct CheckpointsRun {
     /// The size of the journal in bytes; 0 for a UPS instead.
     pub journal_bytes: u64,
     pub checkpoints: Checkpoints,
@@ -103,7 +103,7 @@ pub(super) struct Run {
     pub longest: Vec<(f64, f64)>,
 }
 
-pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+pub(super) fn run(plan: &CheckpointsPlan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {
         title: "Reads beside the checkpoints of a journal".to_owned(),
@@ -115,7 +115,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
 }
 
 /// Without a journal, and with journals of both sizes and both kinds of checkpoints.
-pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
+pub(super) fn runs(plan: &CheckpointsPlan, seed: u64) -> Result<Vec<CheckpointsRun>, OpenError> {
     let mut runs = vec![run_case(plan, 0, Checkpoints::Paced, seed)?];
     for bytes in plan.journals {
         for checkpoints in [Checkpoints::AtOnce, Checkpoints::Paced] {
@@ -126,11 +126,11 @@ pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
 }
 
 fn run_case(
-    plan: &Plan,
+    plan: &CheckpointsPlan,
     journal_bytes: u64,
     checkpoints: Checkpoints,
     seed: u64,
-) -> Result<Run, OpenError> {
+) -> Result<CheckpointsRun, OpenError> {
     let mut machine = Machine::new(DISK, plan.pool_bytes)?;
     if journal_bytes > 0 {
         attach_journal(&mut machine, journal_bytes, checkpoints);
@@ -159,7 +159,7 @@ fn run_case(
     }
     let counters = machine.cache().expect("the machine has one").counters();
     let writes = counters.destage_writes.max(1) as f64;
-    Ok(Run {
+    Ok(CheckpointsRun {
         journal_bytes,
         checkpoints,
         idle: Latency::of(pair.reads[..before].iter().map(|read| read.1)),
@@ -173,7 +173,7 @@ fn run_case(
     })
 }
 
-fn model(plan: &Plan) -> Vec<String> {
+fn model(plan: &CheckpointsPlan) -> Vec<String> {
     vec![format!(
         "A client reads 4 KiB anywhere in the second half of a hard disk ({DISK}), none of which \
          is in the cache, with pauses of {} ms on average. After {} s another client writes \
@@ -190,7 +190,7 @@ fn model(plan: &Plan) -> Vec<String> {
     )]
 }
 
-impl Run {
+impl CheckpointsRun {
     fn name(&self) -> String {
         match (self.journal_bytes, self.checkpoints) {
             (0, _) => "UPS".to_owned(),
@@ -200,12 +200,12 @@ impl Run {
     }
 }
 
-fn table(runs: &[Run]) -> Table {
+fn table(runs: &[CheckpointsRun]) -> Table {
     Table::of(
         "Latencies of reads beside writes, in ms, and destages",
         runs,
         &[
-            ("protection, checkpoints", &Run::name),
+            ("protection, checkpoints", &CheckpointsRun::name),
             ("p50 idle", &|run| figure(run.idle.p50)),
             ("p99 idle", &|run| figure(run.idle.p99)),
             ("p50 beside", &|run| figure(run.beside.p50)),
@@ -220,9 +220,9 @@ fn table(runs: &[Run]) -> Table {
     )
 }
 
-fn plots(runs: &[Run]) -> Vec<Plot> {
-    let plot = |title: &str, label, points: fn(&Run) -> &[(f64, f64)]| {
-        let line = |run: &Run| Series::line(&run.name(), points(run).iter().copied());
+fn plots(runs: &[CheckpointsRun]) -> Vec<Plot> {
+    let plot = |title: &str, label, points: fn(&CheckpointsRun) -> &[(f64, f64)]| {
+        let line = |run: &CheckpointsRun| Series::line(&run.name(), points(run).iter().copied());
         let series = runs.iter().map(line).collect();
         Plot::new(title, ("seconds", Scale::Linear), (label, Scale::Linear), series)
     };

@@ -8,7 +8,7 @@
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
 use super::users::{
-    Area, KIB, Kind, MIB, Measured, SERVER_DISK, Schedule, Work, measure, measure_steps,
+    Area, KIB, MIB, Measured, SERVER_DISK, Schedule, UserKind, Work, measure, measure_steps,
 };
 use forebay_backend::OpenError;
 use forebay_types::Size;
@@ -30,11 +30,11 @@ pub(super) const WORK: Work = Work {
     requests: 4,
     pace_ns: 0,
     kinds: &[
-        Kind::write(45, 4 * KIB, Area::Own { offset: 0, bytes: 2 * MIB }),
-        Kind::write(15, 16 * KIB, Area::Own { offset: 2 * MIB, bytes: 16 * MIB }),
-        Kind::write(10, 64 * KIB, Area::Own { offset: 18 * MIB, bytes: 256 * MIB }),
-        Kind::read(20, 16 * KIB, Area::Shared { offset: 0, bytes: 192 * MIB }),
-        Kind::read(10, 16 * KIB, Area::Own { offset: 18 * MIB, bytes: 256 * MIB }),
+        UserKind::write(45, 4 * KIB, Area::Own { offset: 0, bytes: 2 * MIB }),
+        UserKind::write(15, 16 * KIB, Area::Own { offset: 2 * MIB, bytes: 16 * MIB }),
+        UserKind::write(10, 64 * KIB, Area::Own { offset: 18 * MIB, bytes: 256 * MIB }),
+        UserKind::read(20, 16 * KIB, Area::Shared { offset: 0, bytes: 192 * MIB }),
+        UserKind::read(10, 16 * KIB, Area::Own { offset: 18 * MIB, bytes: 256 * MIB }),
     ],
     shared_bytes: 192 * MIB,
     place_bytes: 1024 * MIB,
@@ -42,7 +42,7 @@ pub(super) const WORK: Work = Work {
 };
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct DiskTimePlan {
     pub pool_bytes: u64,
     /// Users added per step, and the number of steps.
     pub users_step: u32,
@@ -50,7 +50,7 @@ pub(super) struct Plan {
     pub schedule: Schedule,
 }
 
-impl Plan {
+impl DiskTimePlan {
     pub(super) const FULL: Self = Self {
         pool_bytes: 256 << 20,
         users_step: 10,
@@ -61,7 +61,7 @@ impl Plan {
 
 /// The measurement for one number of users, without and with the cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Point {
+pub(super) struct DiskTimePoint {
     pub users: u32,
     pub without: Measured,
     pub with: Measured,
@@ -69,7 +69,7 @@ pub(super) struct Point {
     pub with_empty: Measured,
 }
 
-impl Point {
+impl DiskTimePoint {
     /// The reduction of the response time by the cache, in percent.
     pub(super) fn faster(&self) -> f64 {
         100.0 * (1.0 - self.with.request_seconds / self.without.request_seconds)
@@ -86,7 +86,7 @@ pub(super) struct Averages {
 }
 
 impl Averages {
-    pub(super) fn of(points: &[Point]) -> Self {
+    pub(super) fn of(points: &[DiskTimePoint]) -> Self {
         Self {
             without: mean(points, |point| point.without.waiting),
             with: mean(points, |point| point.with.waiting),
@@ -97,11 +97,11 @@ impl Averages {
 }
 
 /// The mean of a share over all steps, in percent.
-fn mean(points: &[Point], of: fn(&Point) -> f64) -> f64 {
+fn mean(points: &[DiskTimePoint], of: fn(&DiskTimePoint) -> f64) -> f64 {
     100.0 * points.iter().map(of).sum::<f64>() / points.len() as f64
 }
 
-pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+pub(super) fn run(plan: &DiskTimePlan, seed: u64) -> Result<Report, OpenError> {
     let points = points(plan, seed)?;
     let averages = Averages::of(&points);
     Ok(Report {
@@ -113,8 +113,8 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
-    let Plan { users_step, steps, schedule, .. } = *plan;
+pub(super) fn points(plan: &DiskTimePlan, seed: u64) -> Result<Vec<DiskTimePoint>, OpenError> {
+    let DiskTimePlan { users_step, steps, schedule, .. } = *plan;
     let grow = |pool_bytes| measure_steps(pool_bytes, &WORK, users_step, steps, schedule, seed);
     let (without, with) = (grow(0)?, grow(plan.pool_bytes)?);
     let pairs = (1..).zip(without.into_iter().zip(with));
@@ -122,12 +122,12 @@ pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
         .map(|(step, (without, with))| {
             let users = step * users_step;
             let with_empty = measure(plan.pool_bytes, &WORK, users, schedule, seed)?;
-            Ok(Point { users, without, with, with_empty })
+            Ok(DiskTimePoint { users, without, with, with_empty })
         })
         .collect()
 }
 
-fn model(plan: &Plan) -> Vec<String> {
+fn model(plan: &DiskTimePlan) -> Vec<String> {
     vec![
         format!(
             "A user performs an operation every {} s on average: {} requests, one after the other. \
@@ -158,7 +158,7 @@ fn model(plan: &Plan) -> Vec<String> {
     ]
 }
 
-fn table(points: &[Point], averages: &Averages) -> Table {
+fn table(points: &[DiskTimePoint], averages: &Averages) -> Table {
     let mut table = Table::of(
         "By number of users",
         points,
@@ -188,14 +188,14 @@ fn table(points: &[Point], averages: &Averages) -> Table {
 }
 
 /// What requests waited for, with the cache.
-fn causes(points: &[Point]) -> Table {
+fn causes(points: &[DiskTimePoint]) -> Table {
     type Cause = (&'static str, fn(&Measured) -> f64);
     let causes: [Cause; 3] = [
         ("reads of programs", |measured| measured.kinds[PROGRAMS]),
         ("reads of documents", |measured| measured.kinds[DOCUMENTS]),
         ("writes", |measured| measured.kinds[..PROGRAMS].iter().sum()),
     ];
-    let share = |of: fn(&Point) -> Measured, cause: &Cause| {
+    let share = |of: fn(&DiskTimePoint) -> Measured, cause: &Cause| {
         let sum: f64 = points.iter().map(|point| cause.1(&of(point))).sum();
         figure(100.0 * sum / points.len() as f64)
     };
@@ -210,8 +210,8 @@ fn causes(points: &[Point]) -> Table {
     )
 }
 
-fn plots(points: &[Point]) -> Vec<Plot> {
-    let line = |name, of: fn(&Point) -> f64| {
+fn plots(points: &[DiskTimePoint]) -> Vec<Plot> {
+    let line = |name, of: fn(&DiskTimePoint) -> f64| {
         Series::line(name, points.iter().map(|point| (f64::from(point.users), of(point))))
     };
     let plot = |title: &str, label, series| {
@@ -242,9 +242,9 @@ fn plots(points: &[Point]) -> Vec<Plot> {
     ]
 }
 
-fn remark(points: &[Point], averages: &Averages) -> String {
+fn remark(points: &[DiskTimePoint], averages: &Averages) -> String {
     let most = points.iter().map(|point| 100.0 * point.with.waiting).fold(0.0, f64::max);
-    let faster = points.iter().map(Point::faster).fold(0.0, f64::max);
+    let faster = points.iter().map(DiskTimePoint::faster).fold(0.0, f64::max);
     format!(
         "With the cache, disk time is {} % on average instead of {} %, {} % at most, and responses \
          are up to {faster:.0} % faster. With a cache that is empty before each step, disk time is \

@@ -1,7 +1,7 @@
 //! The benefit of gathering on modelled arrays, in virtual time.
 
 use super::disk::Disk;
-use super::machine::{Clients, Machine, Step, VOLUME};
+use super::machine::{Clients, Machine, MachineStep, VOLUME};
 use super::users::{KIB, MIB};
 use crate::harness::dice::Dice;
 use forebay_backend::IoKind;
@@ -23,7 +23,7 @@ const RAID6: &str = "model:raid6?drives=8&chunk=32KiB&drive=hdd&drive-size=4GiB"
 
 /// Access patterns of many clients with one write in flight each.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum WriterKind {
     /// All clients share one sequential position: a program with a deep queue, which submits in
     /// batches.
     Together,
@@ -37,17 +37,23 @@ enum Kind {
     Hot,
 }
 
-const KINDS: [Kind; 5] = [Kind::Together, Kind::Loose, Kind::Apart, Kind::Random, Kind::Hot];
+const KINDS: [WriterKind; 5] = [
+    WriterKind::Together,
+    WriterKind::Loose,
+    WriterKind::Apart,
+    WriterKind::Random,
+    WriterKind::Hot,
+];
 
 #[derive(Clone, Copy, Debug)]
 struct Load {
-    kind: Kind,
+    kind: WriterKind,
     clients: u32,
     len: u64,
 }
 
 struct Writers {
-    kind: Kind,
+    kind: WriterKind,
     len: u64,
     bytes: u64,
     at: Vec<u64>,
@@ -57,29 +63,29 @@ struct Writers {
 }
 
 impl Clients for Writers {
-    fn next(&mut self, client: u32, _now_ns: u64) -> Step {
+    fn next(&mut self, client: u32, _now_ns: u64) -> MachineStep {
         if self.left == 0 {
-            return Step::Leave;
+            return MachineStep::Leave;
         }
         let client = client as usize;
-        if matches!(self.kind, Kind::Loose) && !self.thought[client] {
+        if matches!(self.kind, WriterKind::Loose) && !self.thought[client] {
             self.thought[client] = true;
-            return Step::Think(self.dice.below(2_000_000));
+            return MachineStep::Think(self.dice.below(2_000_000));
         }
         self.thought[client] = false;
         self.left -= 1;
         let at = match self.kind {
-            Kind::Together | Kind::Loose => &mut self.at[0],
-            Kind::Apart => &mut self.at[client],
-            Kind::Random | Kind::Hot => {
-                let bytes = if matches!(self.kind, Kind::Hot) { 4 * MIB } else { self.bytes };
+            WriterKind::Together | WriterKind::Loose => &mut self.at[0],
+            WriterKind::Apart => &mut self.at[client],
+            WriterKind::Random | WriterKind::Hot => {
+                let bytes = if matches!(self.kind, WriterKind::Hot) { 4 * MIB } else { self.bytes };
                 let at = self.dice.below(bytes / self.len) * self.len;
-                return Step::Write(ByteRange::new(at, self.len));
+                return MachineStep::Write(ByteRange::new(at, self.len));
             }
         };
         let range = ByteRange::new(*at % self.bytes, self.len);
         *at += self.len;
-        Step::Write(range)
+        MachineStep::Write(range)
     }
 }
 
@@ -129,7 +135,7 @@ fn gain(disk: &str, load: Load) -> f64 {
 
 #[test]
 fn gathering_speeds_up_disks_with_a_cost_per_io() {
-    let load = Load { kind: Kind::Loose, clients: 32, len: 4 * KIB };
+    let load = Load { kind: WriterKind::Loose, clients: 32, len: 4 * KIB };
     assert!(gain(NARROW, load) > 3.0);
     assert!(gain(FIXED, load) > 1.1);
 }
@@ -137,11 +143,11 @@ fn gathering_speeds_up_disks_with_a_cost_per_io() {
 /// The trials alone slow writes down, by less than 5 %.
 #[test]
 fn gathering_stops_where_the_disk_coalesces() {
-    let load = Load { kind: Kind::Loose, clients: 32, len: 4 * KIB };
+    let load = Load { kind: WriterKind::Loose, clients: 32, len: 4 * KIB };
     assert!(gain(HDD, load) > 0.95);
     assert!(gain(SSD, load) > 0.95);
-    assert!(gain(HDD, Load { kind: Kind::Hot, ..load }) > 0.95);
-    assert!((gain(HDD, Load { kind: Kind::Random, ..load }) - 1.0).abs() < 0.01);
+    assert!(gain(HDD, Load { kind: WriterKind::Hot, ..load }) > 0.95);
+    assert!((gain(HDD, Load { kind: WriterKind::Random, ..load }) - 1.0).abs() < 0.01);
 }
 
 #[test]

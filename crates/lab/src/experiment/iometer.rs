@@ -1,7 +1,7 @@
 //! `iometer`: reads of 4 KiB, one at a time, sequential and half random, before and after the cache
 //! has learned the file.
 
-use super::machine::{Clients, Machine, SECOND_NS, Step};
+use super::machine::{Clients, Machine, MachineStep, SECOND_NS};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
 use crate::harness::dice::Dice;
@@ -25,7 +25,7 @@ const DISKS: [(&str, &str); 2] =
 const PATTERNS: [(&str, u32); 2] = [("sequential", 0), ("half random", 500_000)];
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct IometerPlan {
     pub pool_bytes: u64,
     /// Sizes of the file that is read, in bytes.
     pub files: &'static [u64],
@@ -35,7 +35,7 @@ pub(super) struct Plan {
     pub learning: u32,
 }
 
-impl Plan {
+impl IometerPlan {
     pub(super) const FULL: Self =
         Self { pool_bytes: 256 << 20, files: &[128 << 20, 1 << 30], reads: 100_000, learning: 6 };
 }
@@ -52,15 +52,15 @@ struct Reader {
 }
 
 impl Clients for Reader {
-    fn next(&mut self, _client: u32, _now_ns: u64) -> Step {
-        let Some(left) = self.left.checked_sub(1) else { return Step::Leave };
+    fn next(&mut self, _client: u32, _now_ns: u64) -> MachineStep {
+        let Some(left) = self.left.checked_sub(1) else { return MachineStep::Leave };
         self.left = left;
         if self.dice.chance(self.random_ppm) {
             self.next = self.dice.below(self.blocks);
         }
         let block = self.next % self.blocks;
         self.next = block + 1;
-        Step::Read(ByteRange::new(block * READ_BYTES, READ_BYTES))
+        MachineStep::Read(ByteRange::new(block * READ_BYTES, READ_BYTES))
     }
 }
 
@@ -93,7 +93,7 @@ impl Rates {
     }
 }
 
-pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+pub(super) fn run(plan: &IometerPlan, seed: u64) -> Result<Report, OpenError> {
     let rates = rates(plan, seed)?;
     Ok(Report {
         title: "Small reads, one at a time".to_owned(),
@@ -105,7 +105,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
 }
 
 /// All disks, patterns and files.
-pub(super) fn rates(plan: &Plan, seed: u64) -> Result<Vec<Rates>, OpenError> {
+pub(super) fn rates(plan: &IometerPlan, seed: u64) -> Result<Vec<Rates>, OpenError> {
     let mut rates = Vec::new();
     for disk in DISKS {
         for pattern in PATTERNS {
@@ -118,7 +118,7 @@ pub(super) fn rates(plan: &Plan, seed: u64) -> Result<Vec<Rates>, OpenError> {
 }
 
 fn measure(
-    plan: &Plan,
+    plan: &IometerPlan,
     (disk, model): (&'static str, &str),
     (pattern, random_ppm): (&'static str, u32),
     file_bytes: u64,
@@ -146,7 +146,7 @@ fn rate(machine: &mut Machine, reader: &mut Reader, reads: u64) -> f64 {
     reads as f64 * SECOND_NS as f64 / (machine.now_ns() - begun_ns) as f64
 }
 
-fn model(plan: &Plan) -> Vec<String> {
+fn model(plan: &IometerPlan) -> Vec<String> {
     let disks = DISKS.map(|(name, model)| format!("{name} is {model}")).join("; ");
     let files: Vec<String> = plan.files.iter().map(|&file| Size(file).to_string()).collect();
     vec![format!(
@@ -192,7 +192,7 @@ fn table(rates: &[Rates]) -> Table {
     table
 }
 
-fn plot(plan: &Plan, rates: &[Rates]) -> Plot {
+fn plot(plan: &IometerPlan, rates: &[Rates]) -> Plot {
     let lines = rates.iter().map(|it| {
         let name = format!("{}, {}, {}", it.disk, it.pattern, Size(it.file_bytes));
         let points = (1..).zip(&it.with).map(|(piece, &rate)| ((piece * plan.reads) as f64, rate));
@@ -208,7 +208,7 @@ fn plot(plan: &Plan, rates: &[Rates]) -> Plot {
     )
 }
 
-fn remark(plan: &Plan, rates: &[Rates]) -> String {
+fn remark(plan: &IometerPlan, rates: &[Rates]) -> String {
     let fits = |it: &&Rates| it.disk == DISKS[0].0 && it.file_bytes <= plan.pool_bytes;
     let least = rates.iter().filter(fits).map(Rates::times).fold(f64::INFINITY, f64::min);
     format!(

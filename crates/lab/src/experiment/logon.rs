@@ -2,7 +2,7 @@
 
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure, figure_or_empty};
-use super::users::{Area, KIB, Kind, MIB, SERVER_DISK, Schedule, Work, measure};
+use super::users::{Area, KIB, MIB, SERVER_DISK, Schedule, UserKind, Work, measure};
 use forebay_backend::OpenError;
 use forebay_types::Size;
 
@@ -16,10 +16,10 @@ pub(super) const WORK: Work = Work {
     requests: 430,
     pace_ns: 70_000_000,
     kinds: &[
-        Kind::read(30, 16 * KIB, Area::Shared { offset: 0, bytes: 192 * MIB }),
-        Kind::read(25, 16 * KIB, Area::Own { offset: 0, bytes: 16 * MIB }),
-        Kind::write(25, 16 * KIB, Area::Own { offset: 16 * MIB, bytes: 16 * MIB }),
-        Kind::write(20, 4 * KIB, Area::Own { offset: 32 * MIB, bytes: 2 * MIB }),
+        UserKind::read(30, 16 * KIB, Area::Shared { offset: 0, bytes: 192 * MIB }),
+        UserKind::read(25, 16 * KIB, Area::Own { offset: 0, bytes: 16 * MIB }),
+        UserKind::write(25, 16 * KIB, Area::Own { offset: 16 * MIB, bytes: 16 * MIB }),
+        UserKind::write(20, 4 * KIB, Area::Own { offset: 32 * MIB, bytes: 2 * MIB }),
     ],
     shared_bytes: 192 * MIB,
     place_bytes: 64 * MIB,
@@ -27,7 +27,7 @@ pub(super) const WORK: Work = Work {
 };
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct LogonPlan {
     pub pool_bytes: u64,
     /// The maximum number of others who log on, and the step.
     pub others_max: u32,
@@ -35,7 +35,7 @@ pub(super) struct Plan {
     pub schedule: Schedule,
 }
 
-impl Plan {
+impl LogonPlan {
     pub(super) const FULL: Self = Self {
         pool_bytes: 256 << 20,
         others_max: 75,
@@ -46,13 +46,13 @@ impl Plan {
 
 /// The duration of a logon beside `others`, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Point {
+pub(super) struct LogonPoint {
     pub others: u32,
     pub without: f64,
     pub with: f64,
 }
 
-pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+pub(super) fn run(plan: &LogonPlan, seed: u64) -> Result<Report, OpenError> {
     let points = points(plan, seed)?;
     Ok(Report {
         title: "Duration of one more logon while others log on".to_owned(),
@@ -63,18 +63,18 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
+pub(super) fn points(plan: &LogonPlan, seed: u64) -> Result<Vec<LogonPoint>, OpenError> {
     let point = |others| {
         let seconds = |pool_bytes| {
             let measured = measure(pool_bytes, &WORK, others + 1, plan.schedule, seed)?;
             Ok::<f64, OpenError>(measured.operation_seconds)
         };
-        Ok(Point { others, without: seconds(0)?, with: seconds(plan.pool_bytes)? })
+        Ok(LogonPoint { others, without: seconds(0)?, with: seconds(plan.pool_bytes)? })
     };
     (0..=plan.others_max).step_by(plan.others_step).map(point).collect()
 }
 
-fn model(plan: &Plan) -> Vec<String> {
+fn model(plan: &LogonPlan) -> Vec<String> {
     vec![
         format!(
             "A logon is {} requests, one after the other, with {} ms of other work between two \
@@ -108,7 +108,7 @@ fn published(others: u32) -> (Option<f64>, Option<f64>) {
     (found.map(|&(_, without, _)| without), found.map(|&(.., with)| with))
 }
 
-fn table(points: &[Point]) -> Table {
+fn table(points: &[LogonPoint]) -> Table {
     Table::of(
         "Seconds of one more logon",
         points,
@@ -123,8 +123,8 @@ fn table(points: &[Point]) -> Table {
     )
 }
 
-fn plot(points: &[Point]) -> Plot {
-    let line = |name, of: fn(&Point) -> f64| {
+fn plot(points: &[LogonPoint]) -> Plot {
+    let line = |name, of: fn(&LogonPoint) -> f64| {
         Series::line(name, points.iter().map(|point| (f64::from(point.others), of(point))))
     };
     let marks = |name, of: fn(&(u32, f64, f64)) -> f64| {
@@ -143,7 +143,7 @@ fn plot(points: &[Point]) -> Plot {
     )
 }
 
-fn remark(points: &[Point]) -> String {
+fn remark(points: &[LogonPoint]) -> String {
     let Some(last) = points.last() else { return String::new() };
     let (_, without, with) = PUBLISHED[PUBLISHED.len() - 1];
     format!(

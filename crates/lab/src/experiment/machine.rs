@@ -55,7 +55,7 @@ impl Link {
 
 /// The next action of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum MachineStep {
     /// Waits, in nanoseconds.
     Think(u64),
     Read(ByteRange),
@@ -69,11 +69,11 @@ pub(crate) enum Step {
 /// The behaviour of a machine's clients.
 pub(crate) trait Clients {
     /// The next action of a client whose previous one is complete.
-    fn next(&mut self, client: u32, now_ns: u64) -> Step;
+    fn next(&mut self, client: u32, now_ns: u64) -> MachineStep;
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum MachineEvent {
     /// The client has waited.
     Client(u32),
     /// The client has received its answer.
@@ -89,7 +89,7 @@ enum Event {
 pub(crate) struct Machine {
     now_ns: u64,
     link: Link,
-    events: Queue<Event>,
+    events: Queue<MachineEvent>,
     client_count: u32,
     /// The number of clients that wait for an answer, the start of the current period in which any
     /// client waits, and the total length of earlier periods.
@@ -138,7 +138,7 @@ impl Machine {
             preloader: Preloader::default(),
             waited_at_ns: 0,
         };
-        machine.events.push(TICK_IDLE_NS, Event::Tick);
+        machine.events.push(TICK_IDLE_NS, MachineEvent::Tick);
         Ok(machine)
     }
 
@@ -195,7 +195,7 @@ impl Machine {
     /// Adds a client that begins after `after_ns`.
     pub(crate) fn add_client(&mut self, client: u32, after_ns: u64) {
         self.client_count += 1;
-        self.events.push(self.now_ns + after_ns, Event::Client(client));
+        self.events.push(self.now_ns + after_ns, MachineEvent::Client(client));
     }
 
     /// Advances the time to `end_ns`, or until the last client has left. Requests in flight
@@ -227,24 +227,24 @@ impl Machine {
             && let Some((_, event)) = self.events.pop()
         {
             match event {
-                Event::Client(client) => self.step(client, clients.next(client, now_ns)),
-                Event::Answer(client) => {
+                MachineEvent::Client(client) => self.step(client, clients.next(client, now_ns)),
+                MachineEvent::Answer(client) => {
                     self.waiting_count -= 1;
                     if self.waiting_count == 0 {
                         self.waited_ns += now_ns - self.waiting_from_ns;
                     }
                     self.step(client, clients.next(client, now_ns));
                 }
-                Event::Request(client, kind, range) => self.request(client, kind, range),
-                Event::Tick => tick(self),
-                Event::Preload(number) => {
+                MachineEvent::Request(client, kind, range) => self.request(client, kind, range),
+                MachineEvent::Tick => tick(self),
+                MachineEvent::Preload(number) => {
                     let is_read =
                         self.waiting_count > 0 || now_ns < self.waited_at_ns + CLIENT_PAUSE_NS;
                     let next_ns = self.cache.as_mut().and_then(|(dispatcher, host)| {
                         self.preloader.poll(number, dispatcher, host, is_read)
                     });
                     if let Some(next_ns) = next_ns {
-                        self.events.push(next_ns, Event::Preload(self.preloader.schedule()));
+                        self.events.push(next_ns, MachineEvent::Preload(self.preloader.schedule()));
                     }
                 }
             }
@@ -258,7 +258,7 @@ impl Machine {
             let preloaded = std::mem::take(&mut host.preloaded);
             replies.into_iter().for_each(|requester| self.answer(requester));
             if self.preloader.complete(preloaded) {
-                self.events.push(now_ns, Event::Preload(self.preloader.schedule()));
+                self.events.push(now_ns, MachineEvent::Preload(self.preloader.schedule()));
             }
         }
     }
@@ -281,19 +281,19 @@ impl Machine {
         }
     }
 
-    fn step(&mut self, client: u32, step: Step) {
+    fn step(&mut self, client: u32, step: MachineStep) {
         let (kind, range) = match step {
-            Step::Think(think_ns) => {
-                return self.events.push(self.now_ns + think_ns, Event::Client(client));
+            MachineStep::Think(think_ns) => {
+                return self.events.push(self.now_ns + think_ns, MachineEvent::Client(client));
             }
-            Step::Leave => {
+            MachineStep::Leave => {
                 self.client_count -= 1;
                 return;
             }
-            Step::Read(range) => (RequestKind::Read, range),
-            Step::Write(range) => (RequestKind::Write { fua: false }, range),
-            Step::WriteStable(range) => (RequestKind::Write { fua: true }, range),
-            Step::Flush => (RequestKind::Flush, ByteRange::new(0, 0)),
+            MachineStep::Read(range) => (RequestKind::Read, range),
+            MachineStep::Write(range) => (RequestKind::Write { fua: false }, range),
+            MachineStep::WriteStable(range) => (RequestKind::Write { fua: true }, range),
+            MachineStep::Flush => (RequestKind::Flush, ByteRange::new(0, 0)),
         };
         assert!(range.fits(self.disk.size_bytes()), "{range} is beyond the disk");
         self.waited_at_ns = self.now_ns;
@@ -304,7 +304,7 @@ impl Machine {
         let is_write = matches!(kind, RequestKind::Write { .. });
         let payload_ns = if is_write { self.link.bytes_ns(range.len) } else { 0 };
         let at_ns = self.now_ns + self.link.request_ns + payload_ns;
-        self.events.push(at_ns, Event::Request(client, kind, range));
+        self.events.push(at_ns, MachineEvent::Request(client, kind, range));
     }
 
     fn request(&mut self, client: u32, kind: RequestKind, range: ByteRange) {
@@ -333,7 +333,7 @@ impl Machine {
     /// A request is complete in the server; the bytes of the answer are still on the link.
     fn answer(&mut self, requester: Requester) {
         let at_ns = self.now_ns + self.link.bytes_ns(requester.bytes);
-        self.events.push(at_ns, Event::Answer(requester.client));
+        self.events.push(at_ns, MachineEvent::Answer(requester.client));
     }
 }
 
@@ -357,7 +357,7 @@ pub(crate) fn preload(machine: &mut Machine, granules: Vec<Granule>) {
         host.begin_forecast();
     }
     machine.preloader.begin(granules);
-    let poll = Event::Preload(machine.preloader.schedule());
+    let poll = MachineEvent::Preload(machine.preloader.schedule());
     machine.events.push(machine.now_ns, poll);
 }
 
@@ -389,5 +389,5 @@ fn tick(machine: &mut Machine) {
         }
     }
     let pause_ns = if is_dirty { TICK_BUSY_NS } else { TICK_IDLE_NS };
-    machine.events.push(machine.now_ns + pause_ns, Event::Tick);
+    machine.events.push(machine.now_ns + pause_ns, MachineEvent::Tick);
 }

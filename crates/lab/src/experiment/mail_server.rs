@@ -6,7 +6,7 @@
 use super::machine::{Machine, SECOND_NS};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure, figure_or_empty};
-use super::users::{Area, Crowd, KIB, Kind, MIB, Operation, SERVER_DISK, Work};
+use super::users::{Area, Crowd, KIB, MIB, Operation, SERVER_DISK, UserKind, Work};
 use forebay_backend::OpenError;
 use forebay_types::{Mode, Size};
 
@@ -23,11 +23,11 @@ pub(super) const WORK: Work = Work {
     requests: 12,
     pace_ns: 6_000_000,
     kinds: &[
-        Kind::read(25, 8 * KIB, Area::Shared { offset: 0, bytes: 512 * MIB }),
-        Kind::read(20, 8 * KIB, Area::Shared { offset: 512 * MIB, bytes: 3072 * MIB }),
-        Kind::read(20, 8 * KIB, Area::Shared { offset: 3584 * MIB, bytes: 96 * GIB }),
-        Kind::write(20, 8 * KIB, Area::Shared { offset: 0, bytes: 3584 * MIB }),
-        Kind::write(15, 4 * KIB, Area::Log { offset: 3584 * MIB + 96 * GIB, bytes: 16 * MIB }),
+        UserKind::read(25, 8 * KIB, Area::Shared { offset: 0, bytes: 512 * MIB }),
+        UserKind::read(20, 8 * KIB, Area::Shared { offset: 512 * MIB, bytes: 3072 * MIB }),
+        UserKind::read(20, 8 * KIB, Area::Shared { offset: 3584 * MIB, bytes: 96 * GIB }),
+        UserKind::write(20, 8 * KIB, Area::Shared { offset: 0, bytes: 3584 * MIB }),
+        UserKind::write(15, 4 * KIB, Area::Log { offset: 3584 * MIB + 96 * GIB, bytes: 16 * MIB }),
     ],
     shared_bytes: 3600 * MIB + 96 * GIB,
     place_bytes: 0,
@@ -35,7 +35,7 @@ pub(super) const WORK: Work = Work {
 };
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct MailServerPlan {
     /// Cache sizes, in bytes of lines.
     pub pools: &'static [u64],
     pub users: u32,
@@ -44,7 +44,7 @@ pub(super) struct Plan {
     pub intervals: u32,
 }
 
-impl Plan {
+impl MailServerPlan {
     pub(super) const FULL: Self = Self {
         pools: &[GIB, 2 * GIB, 4 * GIB],
         users: 1000,
@@ -60,7 +60,7 @@ impl Plan {
 
 /// One cache, and the responses of the server with it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Run {
+pub(super) struct MailServerRun {
     /// `None` without a cache.
     pub mode: Option<Mode>,
     pub pool_bytes: u64,
@@ -70,7 +70,7 @@ pub(super) struct Run {
     pub intervals: Vec<f64>,
 }
 
-impl Run {
+impl MailServerRun {
     /// The reduction of the response compared with `none`, in percent.
     pub(super) fn faster(&self, none: &Self) -> f64 {
         100.0 * (1.0 - self.settled / none.settled)
@@ -92,7 +92,7 @@ pub(super) fn published_faster(pool_bytes: u64) -> Option<f64> {
     Some(100.0 * (1.0 - with / without))
 }
 
-pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+pub(super) fn run(plan: &MailServerPlan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {
         title: "The response of a mail server".to_owned(),
@@ -109,7 +109,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
 }
 
 /// No cache, then each size in write-through, then in write-back.
-pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
+pub(super) fn runs(plan: &MailServerPlan, seed: u64) -> Result<Vec<MailServerRun>, OpenError> {
     let mut runs = vec![run_case(plan, None, 0, seed)?];
     for mode in [Mode::WriteThrough, Mode::WriteBack] {
         for &pool_bytes in plan.pools {
@@ -119,7 +119,12 @@ pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
     Ok(runs)
 }
 
-fn run_case(plan: &Plan, mode: Option<Mode>, pool_bytes: u64, seed: u64) -> Result<Run, OpenError> {
+fn run_case(
+    plan: &MailServerPlan,
+    mode: Option<Mode>,
+    pool_bytes: u64,
+    seed: u64,
+) -> Result<MailServerRun, OpenError> {
     let mut machine = Machine::with_mode(SERVER_DISK, pool_bytes, mode.unwrap_or_default())?;
     let mut crowd = Crowd::new(&WORK, plan.users, machine.disk_bytes(), seed);
     (0..plan.users).for_each(|user| machine.add_client(user, 0));
@@ -128,7 +133,7 @@ fn run_case(plan: &Plan, mode: Option<Mode>, pool_bytes: u64, seed: u64) -> Resu
         let ends = [from, to].map(|interval| u64::from(interval) * plan.interval_ns);
         percentile(crowd.operations(), ends)
     };
-    Ok(Run {
+    Ok(MailServerRun {
         mode,
         pool_bytes,
         settled: between(plan.settled(), plan.intervals),
@@ -147,7 +152,7 @@ fn percentile(operations: &[Operation], [from_ns, to_ns]: [u64; 2]) -> f64 {
     took_ns.get(rank as usize).map_or(0.0, |&ns| ns as f64 / 1e6)
 }
 
-fn model(plan: &Plan) -> Vec<String> {
+fn model(plan: &MailServerPlan) -> Vec<String> {
     vec![
         format!(
             "{} users do something every {} s on average: {} requests, one after the other, with \
@@ -172,15 +177,15 @@ fn model(plan: &Plan) -> Vec<String> {
     ]
 }
 
-fn by_size(runs: &[Run]) -> Table {
+fn by_size(runs: &[MailServerRun]) -> Table {
     let none = &runs[0];
     let percent = |value: f64| format!("{value:.1}%");
-    let published = |run: &Run| {
+    let published = |run: &MailServerRun| {
         let gib = run.pool_bytes / GIB;
         let known = PUBLISHED.iter().find(|known| known.0 == gib);
         known.map(|known| known.1)
     };
-    let faster = |run: &Run| match run.mode {
+    let faster = |run: &MailServerRun| match run.mode {
         None => String::new(),
         Some(_) => percent(run.faster(none)),
     };
@@ -188,7 +193,7 @@ fn by_size(runs: &[Run]) -> Table {
         "95th percentile of the response by cache size, ms",
         runs,
         &[
-            ("cache", &Run::name),
+            ("cache", &MailServerRun::name),
             ("response", &|run| figure(run.settled)),
             ("faster", &faster),
             ("published response", &|run| figure_or_empty(published(run))),
@@ -197,8 +202,8 @@ fn by_size(runs: &[Run]) -> Table {
     )
 }
 
-fn by_time(plan: &Plan, runs: &[Run]) -> Table {
-    let names: Vec<String> = runs.iter().map(Run::name).collect();
+fn by_time(plan: &MailServerPlan, runs: &[MailServerRun]) -> Table {
+    let names: Vec<String> = runs.iter().map(MailServerRun::name).collect();
     let mut head = vec!["minutes"];
     head.extend(names.iter().map(String::as_str));
     let mut table = Table::new("95th percentile of the response by time, ms", &head);
@@ -211,11 +216,11 @@ fn by_time(plan: &Plan, runs: &[Run]) -> Table {
 }
 
 /// The minutes that this many intervals take.
-fn minutes(plan: &Plan, intervals: u32) -> f64 {
+fn minutes(plan: &MailServerPlan, intervals: u32) -> f64 {
     f64::from(intervals) * plan.interval_ns as f64 / 60e9
 }
 
-fn plots(plan: &Plan, runs: &[Run]) -> Vec<Plot> {
+fn plots(plan: &MailServerPlan, runs: &[MailServerRun]) -> Vec<Plot> {
     let plot = |title: &str, x: &str, series| {
         Plot::new(title, (x, Scale::Linear), ("ms", Scale::Linear), series)
     };

@@ -102,19 +102,19 @@ impl Experiment {
     /// Fails if the model of a disk is invalid.
     pub fn run(self, seed: u64) -> Result<Report, OpenError> {
         match self {
-            Self::CacheEffect => cache_effect::run(&cache_effect::Plan::FULL),
-            Self::DiskTime => disk_time::run(&disk_time::Plan::FULL, seed),
-            Self::Logon => logon::run(&logon::Plan::FULL, seed),
-            Self::CallCenterUsers => call_center::run(&call_center::Plan::FULL, seed),
-            Self::MailServer => mail_server::run(&mail_server::Plan::FULL, seed),
-            Self::Oltp => oltp::run(&oltp::Plan::FULL, seed),
-            Self::Iometer => iometer::run(&iometer::Plan::FULL, seed),
-            Self::ReadLatency => read_latency::run(&read_latency::Plan::FULL, seed),
-            Self::Checkpoints => checkpoints::run(&checkpoints::Plan::FULL, seed),
-            Self::Overrun => overrun::run(&overrun::Plan::FULL, seed),
-            Self::NoCache => no_cache::run(&no_cache::Plan::FULL, seed),
-            Self::DiskTrouble => trouble::run(&trouble::Plan::FULL, seed),
-            Self::TimeOfDay => time_of_day::run(&time_of_day::Plan::FULL, seed),
+            Self::CacheEffect => cache_effect::run(&cache_effect::CacheEffectPlan::FULL),
+            Self::DiskTime => disk_time::run(&disk_time::DiskTimePlan::FULL, seed),
+            Self::Logon => logon::run(&logon::LogonPlan::FULL, seed),
+            Self::CallCenterUsers => call_center::run(&call_center::CallCenterPlan::FULL, seed),
+            Self::MailServer => mail_server::run(&mail_server::MailServerPlan::FULL, seed),
+            Self::Oltp => oltp::run(&oltp::OltpPlan::FULL, seed),
+            Self::Iometer => iometer::run(&iometer::IometerPlan::FULL, seed),
+            Self::ReadLatency => read_latency::run(&read_latency::ReadLatencyPlan::FULL, seed),
+            Self::Checkpoints => checkpoints::run(&checkpoints::CheckpointsPlan::FULL, seed),
+            Self::Overrun => overrun::run(&overrun::OverrunPlan::FULL, seed),
+            Self::NoCache => no_cache::run(&no_cache::NoCachePlan::FULL, seed),
+            Self::DiskTrouble => trouble::run(&trouble::TroublePlan::FULL, seed),
+            Self::TimeOfDay => time_of_day::run(&time_of_day::TimeOfDayPlan::FULL, seed),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `no-cache`: loads on which a cache gains little, compared with the bare disk.
 
 use super::journal::Checkpoints;
-use super::machine::{Clients, Machine, SECOND_NS, Step, attach_journal, set_protection};
+use super::machine::{Clients, Machine, MachineStep, SECOND_NS, attach_journal, set_protection};
 use super::report::{Report, Table, figure};
 use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
@@ -75,14 +75,14 @@ const WAYS: [(&str, Option<(Mode, Protection)>); 6] = [
 ];
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct NoCachePlan {
     pub pool_bytes: u64,
     /// The duration of a run, and that of its first part, which is not counted.
     pub seconds: u64,
     pub warm_up_seconds: u64,
 }
 
-impl Plan {
+impl NoCachePlan {
     pub(super) const FULL: Self = Self { pool_bytes: 64 << 20, seconds: 35, warm_up_seconds: 15 };
 }
 
@@ -110,25 +110,25 @@ impl Crowd<'_> {
         ByteRange::new(at, len)
     }
 
-    fn step(&mut self, role: Role) -> Step {
+    fn step(&mut self, role: Role) -> MachineStep {
         let half = self.disk_bytes / 2 / MIB * MIB;
         match role {
-            Role::Commit | Role::WriteAnywhere => Step::Write(self.anywhere(0, 4 * KIB)),
-            Role::Stable => Step::WriteStable(self.anywhere(0, 4 * KIB)),
-            Role::Read => Step::Read(self.anywhere(half, 4 * KIB)),
-            Role::WriteInOrder => Step::Write(self.in_order(0, 32 * KIB)),
-            Role::ReadInOrder => Step::Read(self.in_order(1, MIB)),
+            Role::Commit | Role::WriteAnywhere => MachineStep::Write(self.anywhere(0, 4 * KIB)),
+            Role::Stable => MachineStep::WriteStable(self.anywhere(0, 4 * KIB)),
+            Role::Read => MachineStep::Read(self.anywhere(half, 4 * KIB)),
+            Role::WriteInOrder => MachineStep::Write(self.in_order(0, 32 * KIB)),
+            Role::ReadInOrder => MachineStep::Read(self.in_order(1, MIB)),
         }
     }
 }
 
 impl Clients for Crowd<'_> {
-    fn next(&mut self, client: u32, now_ns: u64) -> Step {
+    fn next(&mut self, client: u32, now_ns: u64) -> MachineStep {
         let role = self.roles[client as usize];
         if let Some((began_ns, is_unflushed)) = self.began[client as usize] {
             if is_unflushed {
                 self.began[client as usize] = Some((began_ns, false));
-                return Step::Flush;
+                return MachineStep::Flush;
             }
             if began_ns >= self.counted_from_ns {
                 self.ended.push((role, now_ns - began_ns));
@@ -172,7 +172,7 @@ impl Row {
     }
 }
 
-pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+pub(super) fn run(plan: &NoCachePlan, seed: u64) -> Result<Report, OpenError> {
     let rows = rows(plan, seed, |_, _| true)?;
     let least = |value: &dyn Fn(&Row) -> f64| rows.iter().map(value).fold(f64::INFINITY, f64::min);
     let remark = format!(
@@ -201,7 +201,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
 
 /// The selected disks and loads, by every way.
 pub(super) fn rows(
-    plan: &Plan,
+    plan: &NoCachePlan,
     seed: u64,
     is_selected: impl Fn(&str, &str) -> bool,
 ) -> Result<Vec<Row>, OpenError> {
@@ -225,7 +225,7 @@ pub(super) fn rows(
 }
 
 fn services(
-    plan: &Plan,
+    plan: &NoCachePlan,
     model: &str,
     roles: &[(Role, u32)],
     cache: Option<(Mode, Protection)>,

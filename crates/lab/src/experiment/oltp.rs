@@ -4,7 +4,7 @@
 //! while requests wait: it is idle, or waits for I/O.
 
 use super::call_center;
-use super::machine::{Clients, Machine, SECOND_NS, Step};
+use super::machine::{Clients, Machine, MachineStep, SECOND_NS};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure, figure_or_empty};
 use super::users::{Crowd, MIB, Schedule, Work};
@@ -40,7 +40,7 @@ pub(super) const TIMED: Work =
     Work { think_ns: SECOND_NS, requests: 1_000, pace_ns: 15_000_000, ..WORK };
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct OltpPlan {
     /// The size of the cache, in bytes of lines.
     pub pool_bytes: u64,
     /// The size of a smaller one, of which only the users within the limit are shown.
@@ -54,7 +54,7 @@ pub(super) struct Plan {
     pub schedule: Schedule,
 }
 
-impl Plan {
+impl OltpPlan {
     pub(super) const FULL: Self = Self {
         pool_bytes: 4096 * MIB,
         small_pool_bytes: 1024 * MIB,
@@ -88,28 +88,28 @@ pub(super) struct Measured {
 
 /// A number of users, without and with the cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Point {
+pub(super) struct OltpPoint {
     pub users: u32,
     pub without: Measured,
     pub with: Measured,
 }
 
 /// The largest number of users up to which every response is within the limit.
-pub(super) fn users_within(plan: &Plan, steps: impl IntoIterator<Item = Measured>) -> u32 {
+pub(super) fn users_within(plan: &OltpPlan, steps: impl IntoIterator<Item = Measured>) -> u32 {
     let within = |step: &Measured| step.response <= PUBLISHED_LIMIT_SECONDS;
     plan.users_step * steps.into_iter().take_while(within).count() as u32
 }
 
-pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
+pub(super) fn points(plan: &OltpPlan, seed: u64) -> Result<Vec<OltpPoint>, OpenError> {
     let without = measure(0, plan, seed)?;
     let with = measure(plan.pool_bytes, plan, seed)?;
     let users = (1..).map(|step| step * plan.users_step);
     let both = users.zip(without.into_iter().zip(with));
-    Ok(both.map(|(users, (without, with))| Point { users, without, with }).collect())
+    Ok(both.map(|(users, (without, with))| OltpPoint { users, without, with }).collect())
 }
 
 /// Measures users who join a running server in steps.
-fn measure(pool_bytes: u64, plan: &Plan, seed: u64) -> Result<Vec<Measured>, OpenError> {
+fn measure(pool_bytes: u64, plan: &OltpPlan, seed: u64) -> Result<Vec<Measured>, OpenError> {
     let mut machine = Machine::new(DISK, pool_bytes)?;
     let users = plan.users_step * plan.steps;
     let mut server = Server::new(users, machine.disk_bytes(), seed);
@@ -160,7 +160,7 @@ struct Server {
     users: Crowd<'static>,
     timed: Crowd<'static>,
     /// The request of each client that waits for the processor.
-    prepared: Vec<Option<Step>>,
+    prepared: Vec<Option<MachineStep>>,
     /// Clients that wait for an answer.
     waiting_count: u32,
     /// Whether each client has a request in flight.
@@ -214,7 +214,7 @@ impl Server {
 }
 
 impl Clients for Server {
-    fn next(&mut self, client: u32, now_ns: u64) -> Step {
+    fn next(&mut self, client: u32, now_ns: u64) -> MachineStep {
         self.count(now_ns);
         let at = client as usize;
         if let Some(request) = self.prepared[at].take() {
@@ -228,16 +228,16 @@ impl Clients for Server {
             true => self.timed.next(0, now_ns),
             false => self.users.next(client, now_ns),
         };
-        if matches!(step, Step::Think(_) | Step::Leave) {
+        if matches!(step, MachineStep::Think(_) | MachineStep::Leave) {
             return step;
         }
         self.prepared[at] = Some(step);
         self.busy_until_ns = self.busy_until_ns.max(now_ns) + PROCESSOR_NS;
-        Step::Think(self.busy_until_ns - now_ns)
+        MachineStep::Think(self.busy_until_ns - now_ns)
     }
 }
 
-pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+pub(super) fn run(plan: &OltpPlan, seed: u64) -> Result<Report, OpenError> {
     let points = points(plan, seed)?;
     let with_small = users_within(plan, measure(plan.small_pool_bytes, plan, seed)?);
     Ok(Report {
@@ -262,7 +262,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-fn model(plan: &Plan) -> Vec<String> {
+fn model(plan: &OltpPlan) -> Vec<String> {
     vec![
         format!(
             "A user performs {} requests every {} s on average, one after the other. They are \
@@ -296,7 +296,7 @@ fn model(plan: &Plan) -> Vec<String> {
 }
 
 /// The users within the limit: one row for each size of the cache, and the published ones.
-fn limits(plan: &Plan, points: &[Point], with_small: u32) -> Table {
+fn limits(plan: &OltpPlan, points: &[OltpPoint], with_small: u32) -> Table {
     let mut table = Table::new(
         &format!("Users with a response within {PUBLISHED_LIMIT_SECONDS} s"),
         &["", "without", "with", "gain"],
@@ -320,7 +320,7 @@ fn limits(plan: &Plan, points: &[Point], with_small: u32) -> Table {
 }
 
 /// The shares of the time for the number of users for which they are published.
-fn shares(points: &[Point]) -> Table {
+fn shares(points: &[OltpPoint]) -> Table {
     let mut table = Table::new(
         &format!("Shares of the time with {PUBLISHED_AT} users, %"),
         &["", "without", "with", "published without", "published with"],
@@ -343,8 +343,8 @@ fn shares(points: &[Point]) -> Table {
     table
 }
 
-fn responses(points: &[Point]) -> Table {
-    let published = |point: &Point| {
+fn responses(points: &[OltpPoint]) -> Table {
+    let published = |point: &OltpPoint| {
         let known = PUBLISHED_RESPONSE.iter().find(|known| known.0 == point.users);
         known.map(|known| known.1)
     };
@@ -360,7 +360,7 @@ fn responses(points: &[Point]) -> Table {
     )
 }
 
-fn disk(points: &[Point]) -> Table {
+fn disk(points: &[OltpPoint]) -> Table {
     Table::of(
         "The disk, without and with the cache",
         points,
@@ -380,7 +380,7 @@ fn disk(points: &[Point]) -> Table {
     )
 }
 
-fn processor(points: &[Point]) -> Table {
+fn processor(points: &[OltpPoint]) -> Table {
     Table::of(
         "The processor, without and with the cache, % of the time",
         points,
@@ -396,9 +396,9 @@ fn processor(points: &[Point]) -> Table {
     )
 }
 
-fn plots(points: &[Point]) -> Vec<Plot> {
+fn plots(points: &[OltpPoint]) -> Vec<Plot> {
     let lines = |of: fn(&Measured) -> f64| {
-        let line = |name, measured: fn(&Point) -> &Measured| {
+        let line = |name, measured: fn(&OltpPoint) -> &Measured| {
             let points = points.iter().map(|it| (f64::from(it.users), of(measured(it))));
             Series::line(name, points.filter(|(_, value)| value.is_finite()))
         };

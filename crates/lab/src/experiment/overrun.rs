@@ -1,7 +1,7 @@
 //! `overrun`: writers that are faster than the disk for ten minutes.
 
 use super::disk::DISKS;
-use super::machine::{Clients, Machine, SECOND_NS, Step};
+use super::machine::{Clients, Machine, MachineStep, SECOND_NS};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
 use crate::harness::dice::Dice;
@@ -21,7 +21,7 @@ const WHOLE_STRIPES: (&str, u64, bool) = ("1008 KiB in order", 1008 << 10, true)
 const WHOLE_WRITERS: u32 = 16;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct OverrunPlan {
     pub pool_bytes: u64,
     /// Writers, each without a pause.
     pub writers: u32,
@@ -30,7 +30,7 @@ pub(super) struct Plan {
     pub seconds: u64,
 }
 
-impl Plan {
+impl OverrunPlan {
     pub(super) const FULL: Self =
         Self { pool_bytes: 512 << 20, writers: 4, area_bytes: 16 << 30, seconds: 600 };
 }
@@ -49,7 +49,7 @@ struct Writers {
 }
 
 impl Clients for Writers {
-    fn next(&mut self, client: u32, now_ns: u64) -> Step {
+    fn next(&mut self, client: u32, now_ns: u64) -> MachineStep {
         let second = (now_ns / SECOND_NS) as usize;
         if let Some(began_ns) = self.began_ns[client as usize].replace(now_ns)
             && let Some(bytes) = self.bytes.get_mut(second)
@@ -61,13 +61,13 @@ impl Clients for Writers {
         let count = self.area_bytes / self.len;
         let at = if self.in_order { self.next % count } else { self.dice.below(count) };
         self.next += 1;
-        Step::Write(ByteRange::new(at * self.len, self.len))
+        MachineStep::Write(ByteRange::new(at * self.len, self.len))
     }
 }
 
 /// The result of one pattern on one machine.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Run {
+pub(super) struct OverrunRun {
     pub disk: &'static str,
     pub pattern: &'static str,
     pub cached: bool,
@@ -77,7 +77,7 @@ pub(super) struct Run {
     pub longest: f64,
 }
 
-impl Run {
+impl OverrunRun {
     /// The mean over the second half, in which the cache has reached its dirty limit.
     pub(super) fn sustained(&self) -> f64 {
         let half = &self.rates[self.rates.len() / 2..];
@@ -91,7 +91,7 @@ impl Run {
     }
 }
 
-pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+pub(super) fn run(plan: &OverrunPlan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {
         title: "Writers that are faster than the disk".to_owned(),
@@ -113,19 +113,19 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
 }
 
 /// The bare array, written in whole stripes by enough writers to saturate it.
-pub(super) fn whole_stripes(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
-    let plan = Plan { writers: WHOLE_WRITERS, seconds: plan.seconds.min(60), ..*plan };
+pub(super) fn whole_stripes(plan: &OverrunPlan, seed: u64) -> Result<OverrunRun, OpenError> {
+    let plan = OverrunPlan { writers: WHOLE_WRITERS, seconds: plan.seconds.min(60), ..*plan };
     run_case(&plan, DISKS[1], WHOLE_STRIPES, false, seed)
 }
 
 /// The cached array, written sequentially.
 #[cfg(test)]
-pub(super) fn in_order(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
+pub(super) fn in_order(plan: &OverrunPlan, seed: u64) -> Result<OverrunRun, OpenError> {
     run_case(plan, DISKS[1], PATTERNS[0], true, seed)
 }
 
 /// All disks and patterns, each without and with the cache.
-pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
+pub(super) fn runs(plan: &OverrunPlan, seed: u64) -> Result<Vec<OverrunRun>, OpenError> {
     let mut runs = Vec::new();
     for disk in DISKS {
         for pattern in PATTERNS {
@@ -138,12 +138,12 @@ pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
 }
 
 fn run_case(
-    plan: &Plan,
+    plan: &OverrunPlan,
     (disk, name): (&'static str, &str),
     (pattern, len, in_order): (&'static str, u64, bool),
     cached: bool,
     seed: u64,
-) -> Result<Run, OpenError> {
+) -> Result<OverrunRun, OpenError> {
     let pool_bytes = if cached { plan.pool_bytes } else { 0 };
     let mut machine = Machine::new(name, pool_bytes)?;
     let mut writers = Writers {
@@ -158,7 +158,7 @@ fn run_case(
     };
     (0..plan.writers).for_each(|writer| machine.add_client(writer, 0));
     machine.run(plan.seconds * SECOND_NS, &mut writers);
-    Ok(Run {
+    Ok(OverrunRun {
         disk,
         pattern,
         cached,
@@ -168,11 +168,11 @@ fn run_case(
 }
 
 /// Each run without the cache, with its counterpart.
-fn pairs(runs: &[Run]) -> impl Iterator<Item = (&Run, &Run)> {
+fn pairs(runs: &[OverrunRun]) -> impl Iterator<Item = (&OverrunRun, &OverrunRun)> {
     runs.chunks_exact(2).map(|pair| (&pair[0], &pair[1]))
 }
 
-fn table(runs: &[Run]) -> Table {
+fn table(runs: &[OverrunRun]) -> Table {
     Table::of(
         "Rates and the longest write",
         &pairs(runs).collect::<Vec<_>>(),
@@ -190,8 +190,8 @@ fn table(runs: &[Run]) -> Table {
     )
 }
 
-fn plot(runs: &[Run]) -> Plot {
-    let line = |run: &Run| {
+fn plot(runs: &[OverrunRun]) -> Plot {
+    let line = |run: &OverrunRun| {
         let way = if run.cached { "cached" } else { "bare" };
         let name = format!("{}, {}, {way}", run.disk, run.pattern);
         Series::means(&name, &run.rates, 10)
@@ -204,7 +204,7 @@ fn plot(runs: &[Run]) -> Plot {
     )
 }
 
-fn remark(runs: &[Run]) -> String {
+fn remark(runs: &[OverrunRun]) -> String {
     let least = pairs(runs)
         .map(|(bare, cached)| cached.sustained() / bare.sustained())
         .fold(f64::INFINITY, f64::min);
@@ -217,10 +217,10 @@ fn remark(runs: &[Run]) -> String {
     )
 }
 
-fn whole_remark(runs: &[Run], whole: &Run) -> String {
+fn whole_remark(runs: &[OverrunRun], whole: &OverrunRun) -> String {
     let in_order =
-        |run: &&Run| run.cached && run.disk == whole.disk && run.pattern == PATTERNS[0].0;
-    let cached = runs.iter().find(in_order).map_or(0.0, Run::sustained);
+        |run: &&OverrunRun| run.cached && run.disk == whole.disk && run.pattern == PATTERNS[0].0;
+    let cached = runs.iter().find(in_order).map_or(0.0, OverrunRun::sustained);
     format!(
         "With writes of whole stripes ({}, {WHOLE_WRITERS} in flight), the bare array reaches {} \
          MB/s. Writers of {} reach {} times that rate through the cache.",

@@ -1,7 +1,7 @@
 //! `read-latency`: the latency of reads while some gigabytes are written back.
 
 use super::disk::DISKS;
-use super::machine::{Clients, Machine, SECOND_NS, Step};
+use super::machine::{Clients, Machine, MachineStep, SECOND_NS};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
 use crate::harness::dice::Dice;
@@ -18,7 +18,7 @@ const WRITER: u32 = 1;
 const READERS: [(&str, u64); 2] = [("without a pause", 0), ("thinks 30 ms", 30_000_000)];
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct ReadLatencyPlan {
     pub pool_bytes: u64,
     pub dirty_bytes: u64,
     /// The duration of the measurement before the writes.
@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pub end_ns: u64,
 }
 
-impl Plan {
+impl ReadLatencyPlan {
     pub(super) const FULL: Self = Self {
         pool_bytes: 10 << 30,
         dirty_bytes: 4 << 30,
@@ -52,27 +52,27 @@ impl ReaderAndWriter {
         ByteRange::new(from + self.dice.below((to - from) / len) * len, len)
     }
 
-    fn read(&mut self, now_ns: u64) -> Step {
+    fn read(&mut self, now_ns: u64) -> MachineStep {
         if let Some(began_ns) = self.began_ns.take() {
             self.reads.push((now_ns, now_ns - began_ns));
             if self.think_ns > 0 {
-                return Step::Think(self.dice.below(2 * self.think_ns));
+                return MachineStep::Think(self.dice.below(2 * self.think_ns));
             }
         }
         self.began_ns = Some(now_ns);
         // The reader does not read written data, so that each read reaches the disk.
-        Step::Read(self.place(self.disk_bytes / 2, self.disk_bytes, READ_BYTES))
+        MachineStep::Read(self.place(self.disk_bytes / 2, self.disk_bytes, READ_BYTES))
     }
 }
 
 impl Clients for ReaderAndWriter {
-    fn next(&mut self, client: u32, now_ns: u64) -> Step {
+    fn next(&mut self, client: u32, now_ns: u64) -> MachineStep {
         match client {
             READER => self.read(now_ns),
-            _ if self.left_bytes == 0 => Step::Leave,
+            _ if self.left_bytes == 0 => MachineStep::Leave,
             _ => {
                 self.left_bytes -= WRITE_BYTES;
-                Step::Write(self.place(0, self.disk_bytes / 2, WRITE_BYTES))
+                MachineStep::Write(self.place(0, self.disk_bytes / 2, WRITE_BYTES))
             }
         }
     }
@@ -98,7 +98,7 @@ impl Latency {
 
 /// The result of one run.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Run {
+pub(super) struct ReadLatencyRun {
     pub disk: &'static str,
     pub reader: &'static str,
     pub governed: bool,
@@ -113,7 +113,7 @@ pub(super) struct Run {
     pub paces: Vec<(f64, f64)>,
 }
 
-pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+pub(super) fn run(plan: &ReadLatencyPlan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {
         title: "Read latency during writeback".to_owned(),
@@ -125,7 +125,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
 }
 
 /// All disks and readers, each without and with the governor.
-pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
+pub(super) fn runs(plan: &ReadLatencyPlan, seed: u64) -> Result<Vec<ReadLatencyRun>, OpenError> {
     let mut runs = Vec::new();
     for disk in DISKS {
         for reader in READERS {
@@ -138,12 +138,12 @@ pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
 }
 
 fn run_case(
-    plan: &Plan,
+    plan: &ReadLatencyPlan,
     (disk, name): (&'static str, &str),
     (reader, think_ns): (&'static str, u64),
     governed: bool,
     seed: u64,
-) -> Result<Run, OpenError> {
+) -> Result<ReadLatencyRun, OpenError> {
     let mut machine = Machine::new(name, plan.pool_bytes)?;
     let target = if governed { ReadTarget::Idle } else { ReadTarget::Off };
     machine.set_limits(WritebackLimits { target, ..WritebackLimits::default() });
@@ -172,7 +172,7 @@ fn run_case(
         }
     }
     let status = machine.cache().expect("the machine has one").governor();
-    Ok(Run {
+    Ok(ReadLatencyRun {
         disk,
         reader,
         governed,
@@ -185,7 +185,7 @@ fn run_case(
     })
 }
 
-fn model(plan: &Plan) -> Vec<String> {
+fn model(plan: &ReadLatencyPlan) -> Vec<String> {
     let disks = DISKS.map(|(name, model)| format!("the {name} is {model}")).join("; ");
     vec![format!(
         "A client reads 4 KiB anywhere in the second half of a disk, none of which is in the \
@@ -201,7 +201,7 @@ fn model(plan: &Plan) -> Vec<String> {
     )]
 }
 
-fn table(runs: &[Run]) -> Table {
+fn table(runs: &[ReadLatencyRun]) -> Table {
     Table::of(
         "Latencies of reads",
         runs,
@@ -224,8 +224,8 @@ fn table(runs: &[Run]) -> Table {
     )
 }
 
-fn plots(runs: &[Run]) -> Vec<Plot> {
-    let named = |run: &Run| {
+fn plots(runs: &[ReadLatencyRun]) -> Vec<Plot> {
+    let named = |run: &ReadLatencyRun| {
         let governor = if run.governed { "governed" } else { "off" };
         format!("{}, {}, {governor}", run.disk, run.reader)
     };
@@ -233,7 +233,7 @@ fn plots(runs: &[Run]) -> Vec<Plot> {
         Plot::new(title, ("seconds", Scale::Linear), (label, Scale::Linear), series)
     };
     // A tenth of the points is enough for a plot.
-    let line = |run: &Run, points: &[(f64, f64)]| {
+    let line = |run: &ReadLatencyRun, points: &[(f64, f64)]| {
         Series::line(&named(run), points.iter().copied().step_by(10))
     };
     let governed = || runs.iter().filter(|run| run.governed);
@@ -247,7 +247,7 @@ fn plots(runs: &[Run]) -> Vec<Plot> {
     ]
 }
 
-fn remark(runs: &[Run]) -> String {
+fn remark(runs: &[ReadLatencyRun]) -> String {
     let most = |governed| {
         let runs = runs.iter().filter(|run| run.governed == governed);
         runs.map(|run| run.during.p99 / run.idle.p99).fold(0.0, f64::max)

@@ -1,7 +1,7 @@
 //! Tests of the machine against the bare model, and of each experiment with small parameters.
 
 use super::disk::{Disk, Disturbance};
-use super::machine::{Clients, Link, Machine, SECOND_NS, Step};
+use super::machine::{Clients, Link, Machine, MachineStep, SECOND_NS};
 use super::users::{MIB, Schedule, measure};
 use super::*;
 use crate::harness::dice::Dice;
@@ -18,15 +18,15 @@ fn machine(pool_bytes: u64, link: Link) -> Machine {
 }
 
 /// One client with a list of steps, the last one first.
-struct List(Vec<Step>);
+struct List(Vec<MachineStep>);
 
 impl Clients for List {
-    fn next(&mut self, _client: u32, _now_ns: u64) -> Step {
-        self.0.pop().unwrap_or(Step::Leave)
+    fn next(&mut self, _client: u32, _now_ns: u64) -> MachineStep {
+        self.0.pop().unwrap_or(MachineStep::Leave)
     }
 }
 
-fn run(machine: &mut Machine, mut steps: Vec<Step>) -> u64 {
+fn run(machine: &mut Machine, mut steps: Vec<MachineStep>) -> u64 {
     steps.reverse();
     let begun_ns = machine.now_ns();
     machine.add_client(0, 0);
@@ -35,12 +35,12 @@ fn run(machine: &mut Machine, mut steps: Vec<Step>) -> u64 {
 }
 
 /// Random reads and writes of random sizes.
-fn steps(count: u64, size_bytes: u64) -> Vec<Step> {
+fn steps(count: u64, size_bytes: u64) -> Vec<MachineStep> {
     let mut dice = Dice::new(7);
     let step = |_| {
         let len = dice.range(1, 256) * 512;
         let range = ByteRange::new(dice.below((size_bytes - len) / 512) * 512, len);
-        if dice.chance(500_000) { Step::Read(range) } else { Step::Write(range) }
+        if dice.chance(500_000) { MachineStep::Read(range) } else { MachineStep::Write(range) }
     };
     (0..count).map(step).collect()
 }
@@ -52,8 +52,8 @@ fn without_cache_and_link_requests_take_the_models_time() {
     let mut now_ns = 0;
     for step in &steps {
         let (kind, range) = match *step {
-            Step::Read(range) => (IoKind::Read, range),
-            Step::Write(range) => (IoKind::Write { fua: false }, range),
+            MachineStep::Read(range) => (IoKind::Read, range),
+            MachineStep::Write(range) => (IoKind::Write { fua: false }, range),
             _ => unreachable!("all steps read or write"),
         };
         model.enqueue(now_ns, 0, kind, range.offset, range.len);
@@ -68,19 +68,19 @@ fn without_cache_and_link_requests_take_the_models_time() {
 fn a_link_adds_its_time_to_each_request() {
     let link = Link { request_ns: 7_000, bytes_per_second: 1_000_000_000 };
     let mut machine = machine(64 * MIB, link);
-    let write = Step::Write(ByteRange::new(0, 4096));
-    let read = Step::Read(ByteRange::new(0, 4096));
+    let write = MachineStep::Write(ByteRange::new(0, 4096));
+    let read = MachineStep::Read(ByteRange::new(0, 4096));
     assert_eq!(run(&mut machine, vec![write, read, read]), 3 * (7_000 + 4_096));
 }
 
 #[test]
 fn each_written_byte_reaches_the_disk_once() {
     let mut machine = machine(64 * MIB, Link::FIBRE);
-    let pieces = (0..512).map(|at| Step::Write(ByteRange::new(at * (24 << 10), 24 << 10)));
+    let pieces = (0..512).map(|at| MachineStep::Write(ByteRange::new(at * (24 << 10), 24 << 10)));
     run(&mut machine, pieces.collect());
     assert_eq!(machine.disk_tally().write_bytes, 0, "nothing is old enough yet");
     assert_eq!(machine.cache().unwrap().dirty_bytes(), 12 * MIB);
-    run(&mut machine, vec![Step::Think(30 * SECOND_NS)]);
+    run(&mut machine, vec![MachineStep::Think(30 * SECOND_NS)]);
     assert_eq!(machine.disk_tally().write_bytes, 12 * MIB);
     assert_eq!(machine.cache().unwrap().dirty_bytes(), 0);
 }
@@ -90,16 +90,17 @@ fn the_disk_is_busy_while_something_is_in_flight() {
     let mut bare = machine(0, Link::NONE);
     let steps = steps(100, bare.disk_bytes());
     let elapsed_ns = run(&mut bare, steps);
-    run(&mut bare, vec![Step::Think(SECOND_NS)]);
+    run(&mut bare, vec![MachineStep::Think(SECOND_NS)]);
     assert_eq!(bare.disk_tally().busy_ns, elapsed_ns);
 }
 
 #[test]
 fn cached_data_is_read_from_the_disk_once() {
     let mut machine = machine(64 * MIB, Link::FIBRE);
-    let reads = || (0..256).map(|at| Step::Read(ByteRange::new(at * LINE_BYTES, LINE_BYTES)));
+    let reads =
+        || (0..256).map(|at| MachineStep::Read(ByteRange::new(at * LINE_BYTES, LINE_BYTES)));
     run(&mut machine, reads().collect());
-    run(&mut machine, vec![Step::Think(SECOND_NS)]);
+    run(&mut machine, vec![MachineStep::Think(SECOND_NS)]);
     let before = machine.disk_tally();
     assert!(before.read_bytes >= MIB, "{before:?}");
     assert!(before.reads < 64, "it is read ahead: {before:?}");
@@ -110,12 +111,15 @@ fn cached_data_is_read_from_the_disk_once() {
 #[test]
 fn writes_above_the_dirty_limit_wait_for_the_disk() {
     let mut machine = machine(32 * MIB, Link::FIBRE);
-    run(&mut machine, (0..64).map(|at| Step::Write(ByteRange::new(at * MIB, MIB))).collect());
+    run(
+        &mut machine,
+        (0..64).map(|at| MachineStep::Write(ByteRange::new(at * MIB, MIB))).collect(),
+    );
     assert!(machine.cache().unwrap().dirty_bytes() <= 22 * MIB);
     assert!(machine.disk_tally().write_bytes >= 42 * MIB, "{:?}", machine.disk_tally());
 }
 
-const SMALL: cache_effect::Plan = cache_effect::Plan {
+const SMALL: cache_effect::CacheEffectPlan = cache_effect::CacheEffectPlan {
     disk: DISK,
     pool_bytes: 32 * MIB,
     len_min: 32 << 10,
@@ -161,7 +165,8 @@ fn users_depend_on_the_seed_alone() {
 
 #[test]
 fn terminal_server_users_see_less_disk_time() {
-    let plan = disk_time::Plan { pool_bytes: 64 * MIB, users_step: 20, steps: 2, schedule: SHORT };
+    let plan =
+        disk_time::DiskTimePlan { pool_bytes: 64 * MIB, users_step: 20, steps: 2, schedule: SHORT };
     let points = disk_time::points(&plan, 1).unwrap();
     assert_eq!(points.iter().map(|point| point.users).collect::<Vec<_>>(), [20, 40]);
     assert!(points[0].without.waiting < points[1].without.waiting, "{points:?}");
@@ -179,7 +184,7 @@ fn terminal_server_users_see_less_disk_time() {
 /// written data displaces them.
 #[test]
 fn users_who_join_a_running_server_see_little_disk_time() {
-    let points = disk_time::points(&disk_time::Plan::FULL, 0).unwrap();
+    let points = disk_time::points(&disk_time::DiskTimePlan::FULL, 0).unwrap();
     let averages = disk_time::Averages::of(&points);
     assert!((18.0..24.0).contains(&averages.without), "as busy as published: {averages:?}");
     assert!(averages.with <= 3.15, "{averages:?}");
@@ -195,7 +200,7 @@ fn users_who_join_a_running_server_see_little_disk_time() {
 #[test]
 #[ignore = "takes minutes without optimisation"]
 fn a_mail_server_gains_at_least_what_is_published() {
-    let plan = mail_server::Plan::FULL;
+    let plan = mail_server::MailServerPlan::FULL;
     let runs = mail_server::runs(&plan, 0).unwrap();
     let (none, cached) = runs.split_first().unwrap();
     let (_, published) = mail_server::PUBLISHED[0];
@@ -216,11 +221,11 @@ fn a_mail_server_gains_at_least_what_is_published() {
 /// The first half hour with the smallest cache.
 #[test]
 fn a_mail_server_is_faster_the_longer_its_cache_has_run() {
-    let plan = mail_server::Plan {
+    let plan = mail_server::MailServerPlan {
         pools: &[1 << 30],
         interval_ns: 600 * SECOND_NS,
         intervals: 3,
-        ..mail_server::Plan::FULL
+        ..mail_server::MailServerPlan::FULL
     };
     let runs = mail_server::runs(&plan, 1).unwrap();
     assert_eq!(runs, mail_server::runs(&plan, 1).unwrap(), "a seed determines the run");
@@ -238,7 +243,7 @@ fn a_mail_server_is_faster_the_longer_its_cache_has_run() {
 /// VL-9. What does not fit the cache is not slower than without it.
 #[test]
 fn small_reads_are_twice_as_fast_once_the_cache_has_learned() {
-    let plan = iometer::Plan::FULL;
+    let plan = iometer::IometerPlan::FULL;
     let rates = iometer::rates(&plan, 1).unwrap();
     assert_eq!(rates.len(), 8);
     for it in &rates {
@@ -250,7 +255,7 @@ fn small_reads_are_twice_as_fast_once_the_cache_has_learned() {
         }
         assert!(it.with.iter().all(|rate| *rate > 0.97 * it.without), "{it:?}");
     }
-    let small = iometer::Plan { reads: 5_000, learning: 2, ..plan };
+    let small = iometer::IometerPlan { reads: 5_000, learning: 2, ..plan };
     let report = iometer::run(&small, 1).unwrap();
     assert_eq!(report, iometer::run(&small, 1).unwrap());
     assert_eq!(report.tables[0].rows.len(), 8 + 2, "with the published ones");
@@ -259,7 +264,7 @@ fn small_reads_are_twice_as_fast_once_the_cache_has_learned() {
 #[test]
 fn other_logons_slow_a_logon_less_with_the_cache() {
     let schedule = Schedule { warmup_ns: 60 * SECOND_NS, measured_ns: 120 * SECOND_NS };
-    let plan = logon::Plan { pool_bytes: 64 * MIB, others_max: 20, others_step: 20, schedule };
+    let plan = logon::LogonPlan { pool_bytes: 64 * MIB, others_max: 20, others_step: 20, schedule };
     let points = logon::points(&plan, 1).unwrap();
     let [alone, among] = points[..] else { panic!("{points:?}") };
     assert!(alone.without < among.without, "{points:?}");
@@ -273,7 +278,7 @@ fn other_logons_slow_a_logon_less_with_the_cache() {
 
 #[test]
 fn a_server_with_a_cache_supports_more_users() {
-    let plan = call_center::Plan {
+    let plan = call_center::CallCenterPlan {
         pools: &[0, 64 * MIB],
         limit_seconds: 1.42,
         users_max: 12,
@@ -297,7 +302,7 @@ fn a_server_with_a_cache_supports_more_users() {
 #[test]
 fn database_users_are_answered_sooner_and_keep_the_disk_less_busy() {
     let schedule = Schedule { warmup_ns: 60 * SECOND_NS, measured_ns: 60 * SECOND_NS };
-    let plan = oltp::Plan {
+    let plan = oltp::OltpPlan {
         pool_bytes: 256 * MIB,
         small_pool_bytes: 64 * MIB,
         warmup_ns: 600 * SECOND_NS,
@@ -309,7 +314,7 @@ fn database_users_are_answered_sooner_and_keep_the_disk_less_busy() {
     assert_eq!(points.iter().map(|point| point.users).collect::<Vec<_>>(), [50, 100, 150]);
     assert!(points.is_sorted_by(|few, many| few.without.response < many.without.response));
     for point in &points {
-        let oltp::Point { without, with, .. } = point;
+        let oltp::OltpPoint { without, with, .. } = point;
         assert!(with.response < without.response, "{point:?}");
         assert!(with.busy < without.busy && with.ios < without.ios, "{point:?}");
         assert!(with.waiting < without.waiting && with.idle > without.idle, "{point:?}");
@@ -342,7 +347,7 @@ const SILENT: oltp::Measured = oltp::Measured {
 /// A step measures nothing if the timed user gets no answer in it; that must not pass as fast.
 #[test]
 fn users_within_the_limit_end_at_the_first_slow_step() {
-    let plan = oltp::Plan { users_step: 50, ..oltp::Plan::FULL };
+    let plan = oltp::OltpPlan { users_step: 50, ..oltp::OltpPlan::FULL };
     let within = |responses: &[f64]| {
         let steps = responses.iter().map(|&response| oltp::Measured { response, ..SILENT });
         oltp::users_within(&plan, steps)
@@ -366,7 +371,7 @@ fn an_unknown_experiment_lists_the_known_ones() {
 
 #[test]
 fn the_governor_keeps_read_latency_near_idle() {
-    let plan = read_latency::Plan {
+    let plan = read_latency::ReadLatencyPlan {
         pool_bytes: 512 * MIB,
         dirty_bytes: 64 * MIB,
         idle_ns: 60 * SECOND_NS,
@@ -385,10 +390,10 @@ fn the_governor_keeps_read_latency_near_idle() {
 /// With checkpoints at once, the test of paced ones would fail for each of its properties.
 #[test]
 fn checkpoints_of_a_journal_keep_read_latency_near_idle() {
-    let plan = checkpoints::Plan {
+    let plan = checkpoints::CheckpointsPlan {
         pool_bytes: 512 * MIB,
         beside_ns: 180 * SECOND_NS,
-        ..checkpoints::Plan::FULL
+        ..checkpoints::CheckpointsPlan::FULL
     };
     let runs = checkpoints::runs(&plan, 1).unwrap();
     assert_eq!(runs.len(), 5);
@@ -404,8 +409,12 @@ fn checkpoints_of_a_journal_keep_read_latency_near_idle() {
 
 #[test]
 fn writers_faster_than_the_disk_keep_progressing() {
-    let plan =
-        overrun::Plan { pool_bytes: 64 * MIB, writers: 4, area_bytes: 4096 * MIB, seconds: 40 };
+    let plan = overrun::OverrunPlan {
+        pool_bytes: 64 * MIB,
+        writers: 4,
+        area_bytes: 4096 * MIB,
+        seconds: 40,
+    };
     let runs = overrun::runs(&plan, 1).unwrap();
     assert_eq!(runs.len(), 12);
     for pair in runs.chunks_exact(2) {
@@ -427,7 +436,7 @@ fn writers_faster_than_the_disk_keep_progressing() {
 /// with 64 MiB of lines the rate is about half.
 #[test]
 fn sequential_writes_reach_the_rate_of_whole_stripes() {
-    let plan = overrun::Plan { seconds: 20, ..overrun::Plan::FULL };
+    let plan = overrun::OverrunPlan { seconds: 20, ..overrun::OverrunPlan::FULL };
     let whole = overrun::whole_stripes(&plan, 1).unwrap();
     let in_order = overrun::in_order(&plan, 1).unwrap();
     let share = in_order.sustained() / whole.sustained();
@@ -437,7 +446,7 @@ fn sequential_writes_reach_the_rate_of_whole_stripes() {
 
 #[test]
 fn a_disturbance_is_hidden_until_the_dirty_limit() {
-    let plan = trouble::Plan { pool_bytes: 256 * MIB, area_bytes: 256 * MIB, seconds: 20 };
+    let plan = trouble::TroublePlan { pool_bytes: 256 * MIB, area_bytes: 256 * MIB, seconds: 20 };
     let runs = trouble::runs(&plan, 1).unwrap();
     assert_eq!(runs.len(), 8);
     for pair in runs.chunks_exact(2) {
@@ -455,7 +464,7 @@ fn a_disturbance_is_hidden_until_the_dirty_limit() {
 
 #[test]
 fn writers_wait_for_a_stopped_disk_and_continue() {
-    let plan = trouble::Plan { pool_bytes: 64 * MIB, area_bytes: 1024 * MIB, seconds: 200 };
+    let plan = trouble::TroublePlan { pool_bytes: 64 * MIB, area_bytes: 1024 * MIB, seconds: 200 };
     let runs = trouble::runs(&plan, 1).unwrap();
     let stopped = runs.iter().find(|run| run.cached && run.case == "a hard disk stops").unwrap();
     assert!(stopped.during.writes < 0.8 * stopped.before.writes, "{stopped:?}");
@@ -488,7 +497,7 @@ fn a_disturbance_scales_or_stops_the_disks_clock() {
     assert!(disk.end(60_005_000_000).is_some());
 }
 
-const FORTNIGHT: time_of_day::Plan = time_of_day::Plan {
+const FORTNIGHT: time_of_day::TimeOfDayPlan = time_of_day::TimeOfDayPlan {
     pool_bytes: 32 * MIB,
     job_bytes: 8 * MIB,
     others_ns: 2 * SECOND_NS,
@@ -554,7 +563,7 @@ fn ratios(rows: &[no_cache::Row], role: &str, than: &str, way: &str) -> Vec<(Str
 
 #[test]
 fn durable_writes_are_not_slower_than_without_a_cache() {
-    let plan = no_cache::Plan { pool_bytes: 32 * MIB, seconds: 10, warm_up_seconds: 6 };
+    let plan = no_cache::NoCachePlan { pool_bytes: 32 * MIB, seconds: 10, warm_up_seconds: 6 };
     let is_selected = |disk: &str, load: &str| {
         disk == "5 ms" && ["16 commit", "16 FUA", "16 commit, 4 read"].contains(&load)
     };
@@ -577,7 +586,7 @@ fn durable_writes_are_not_slower_than_without_a_cache() {
 
 #[test]
 fn reads_beside_writers_that_outpace_the_disk_are_served_as_without_a_cache() {
-    let plan = no_cache::Plan { pool_bytes: 32 * MIB, seconds: 30, warm_up_seconds: 10 };
+    let plan = no_cache::NoCachePlan { pool_bytes: 32 * MIB, seconds: 30, warm_up_seconds: 10 };
     let is_selected = |disk: &str, load: &str| {
         ["hard disk", "link of 8 MiB/s"].contains(&disk) && load == "4 write in order, 4 read"
     };
@@ -601,7 +610,7 @@ fn reads_beside_writers_that_outpace_the_disk_are_served_as_without_a_cache() {
 
 #[test]
 fn a_client_that_flushes_beside_writers_that_outpace_the_disk_is_served_as_without_a_cache() {
-    let plan = no_cache::Plan { pool_bytes: 32 * MIB, seconds: 20, warm_up_seconds: 10 };
+    let plan = no_cache::NoCachePlan { pool_bytes: 32 * MIB, seconds: 20, warm_up_seconds: 10 };
     let is_selected = |disk: &str, load: &str| {
         disk == "link of 8 MiB/s" && load == "4 write in order, 1 commits, 4 read"
     };
@@ -616,7 +625,7 @@ fn a_client_that_flushes_beside_writers_that_outpace_the_disk_is_served_as_witho
 
 #[test]
 fn reads_are_served_as_without_a_cache_beside_checkpoints_of_a_journal() {
-    let plan = no_cache::Plan { pool_bytes: 32 * MIB, seconds: 30, warm_up_seconds: 15 };
+    let plan = no_cache::NoCachePlan { pool_bytes: 32 * MIB, seconds: 30, warm_up_seconds: 15 };
     let is_selected =
         |disk: &str, load: &str| disk == "link of 8 MiB/s" && load == "4 write anywhere, 4 read";
     let rows = no_cache::rows(&plan, 1, is_selected).unwrap();
@@ -631,7 +640,7 @@ fn reads_are_served_as_without_a_cache_beside_checkpoints_of_a_journal() {
 /// A hard disk serves clients that flush in any order, and reads beside them last.
 #[test]
 fn on_a_hard_disk_neither_reads_nor_durable_writes_are_slower_than_without_a_cache() {
-    let plan = no_cache::Plan { pool_bytes: 32 * MIB, seconds: 40, warm_up_seconds: 10 };
+    let plan = no_cache::NoCachePlan { pool_bytes: 32 * MIB, seconds: 40, warm_up_seconds: 10 };
     let loads = ["16 commit", "16 commit, 4 read", "4 write anywhere, 4 read"];
     let is_selected = |disk: &str, load: &str| disk == "hard disk" && loads.contains(&load);
     let rows = no_cache::rows(&plan, 1, is_selected).unwrap();
@@ -653,7 +662,7 @@ fn on_a_hard_disk_neither_reads_nor_durable_writes_are_slower_than_without_a_cac
 #[test]
 fn long_reads_in_order_are_not_divided() {
     let mut machine = machine(256 * MIB, Link::FIBRE);
-    run(&mut machine, (0..64).map(|at| Step::Read(ByteRange::new(at * MIB, MIB))).collect());
+    run(&mut machine, (0..64).map(|at| MachineStep::Read(ByteRange::new(at * MIB, MIB))).collect());
     let tally = machine.disk_tally();
     assert!(tally.reads <= 96, "{} reads for 64", tally.reads);
 }

@@ -5,7 +5,7 @@
 //! preloaded.
 
 use super::machine::{
-    Clients, Machine, SECOND_NS, Step, end_former_forecasts, preload, take_needs,
+    Clients, Machine, MachineStep, SECOND_NS, end_former_forecasts, preload, take_needs,
 };
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table};
@@ -76,7 +76,7 @@ impl Job {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct TimeOfDayPlan {
     pub pool_bytes: u64,
     /// The size of each job's tables.
     pub job_bytes: u64,
@@ -90,7 +90,7 @@ pub(super) struct Plan {
     pub backup_bytes: u64,
 }
 
-impl Plan {
+impl TimeOfDayPlan {
     /// The records of each job.
     const fn job_records(&self) -> u64 {
         self.job_bytes / RECORD_DISTANCE_BYTES
@@ -175,7 +175,7 @@ const BACKUP_MINUTE: u64 = 2 * 60;
 
 /// Jobs, others and the backup.
 struct Office<'a> {
-    plan: &'a Plan,
+    plan: &'a TimeOfDayPlan,
     case: Case,
     dice: Dice,
     jobs: Vec<Vec<Reads>>,
@@ -190,7 +190,7 @@ struct Office<'a> {
 }
 
 impl<'a> Office<'a> {
-    fn new(plan: &'a Plan, case: Case, seed: u64) -> Self {
+    fn new(plan: &'a TimeOfDayPlan, case: Case, seed: u64) -> Self {
         let days = (2 * 7) as usize;
         let clients = JOB_COUNT + 2;
         Self {
@@ -207,10 +207,10 @@ impl<'a> Office<'a> {
         }
     }
 
-    fn read(&mut self, client: u32, range: ByteRange, now_ns: u64) -> Step {
+    fn read(&mut self, client: u32, range: ByteRange, now_ns: u64) -> MachineStep {
         self.submitted_ns[client as usize] = Some(now_ns);
         self.read_bytes += range.len;
-        Step::Read(range)
+        MachineStep::Read(range)
     }
 
     fn random(&mut self, offset: u64, bytes: u64) -> ByteRange {
@@ -251,7 +251,7 @@ impl<'a> Office<'a> {
         Some(starts.find(|&start_ns| start_ns > now_ns)? - now_ns)
     }
 
-    fn next_of_job(&mut self, at: usize, now_ns: u64) -> Step {
+    fn next_of_job(&mut self, at: usize, now_ns: u64) -> MachineStep {
         let job = &JOBS[at];
         let day = now_ns / (SLOT_NS * SLOTS_PER_DAY);
         let Some(record) = self.left[at].pop() else {
@@ -261,8 +261,8 @@ impl<'a> Office<'a> {
             }
             self.left[at] = records;
             return match Self::pause_ns(now_ns, job.minute, |day| job.runs_on(day)) {
-                Some(pause_ns) => Step::Think(pause_ns),
-                None => Step::Leave,
+                Some(pause_ns) => MachineStep::Think(pause_ns),
+                None => MachineStep::Leave,
             };
         };
         let place = if self.case.repeats { 0 } else { day };
@@ -272,11 +272,11 @@ impl<'a> Office<'a> {
         self.read(at as u32, range, now_ns)
     }
 
-    fn next_of_backup(&mut self, now_ns: u64) -> Step {
+    fn next_of_backup(&mut self, now_ns: u64) -> MachineStep {
         if self.backup_at == 0 {
             let pause_ns = Self::pause_ns(now_ns, BACKUP_MINUTE, |_| true);
             self.backup_at = self.plan.backup_bytes;
-            return pause_ns.map_or(Step::Leave, Step::Think);
+            return pause_ns.map_or(MachineStep::Leave, MachineStep::Think);
         }
         let range = ByteRange::new(self.plan.backup_bytes - self.backup_at, BACKUP_READ_BYTES);
         self.backup_at -= BACKUP_READ_BYTES;
@@ -285,7 +285,7 @@ impl<'a> Office<'a> {
 }
 
 impl Clients for Office<'_> {
-    fn next(&mut self, client: u32, now_ns: u64) -> Step {
+    fn next(&mut self, client: u32, now_ns: u64) -> MachineStep {
         let has_read = self.submitted_ns[client as usize].is_some();
         self.count(client, now_ns);
         if client == BACKUP {
@@ -294,7 +294,7 @@ impl Clients for Office<'_> {
         if client == OTHERS {
             if has_read {
                 // Up to twice the mean, like the pauses of the other experiments.
-                return Step::Think(self.dice.below(self.plan.others_ns / 500 + 1) * 1_000);
+                return MachineStep::Think(self.dice.below(self.plan.others_ns / 500 + 1) * 1_000);
             }
             let is_hot = self.dice.chance(500_000);
             let range = match is_hot {
@@ -308,14 +308,18 @@ impl Clients for Office<'_> {
         }
         let at = client as usize;
         if has_read && !self.left[at].is_empty() {
-            return Step::Think(MEASURED_NS / self.plan.job_records());
+            return MachineStep::Think(MEASURED_NS / self.plan.job_records());
         }
         self.next_of_job(at, now_ns)
     }
 }
 
 /// Runs a fortnight.
-pub(super) fn fortnight(plan: &Plan, case: Case, seed: u64) -> Result<Fortnight, OpenError> {
+pub(super) fn fortnight(
+    plan: &TimeOfDayPlan,
+    case: Case,
+    seed: u64,
+) -> Result<Fortnight, OpenError> {
     let mut machine = Machine::new(DISK, plan.pool_bytes)?;
     let mut office = Office::new(plan, case, seed);
     for client in 0..=BACKUP {
@@ -367,7 +371,7 @@ pub(super) fn fortnight(plan: &Plan, case: Case, seed: u64) -> Result<Fortnight,
     Ok(Fortnight { jobs, others, others_beside, preloaded_bytes, used_bytes, read_bytes, regions })
 }
 
-pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+pub(super) fn run(plan: &TimeOfDayPlan, seed: u64) -> Result<Report, OpenError> {
     let run = |preloads, repeats| fortnight(plan, Case { preloads, repeats }, seed);
     let (without, with) = (run(false, true)?, run(true, true)?);
     let (new_without, new_with) = (run(false, false)?, run(true, false)?);
@@ -390,7 +394,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-fn model(plan: &Plan) -> Vec<String> {
+fn model(plan: &TimeOfDayPlan) -> Vec<String> {
     vec![
         format!(
             "Each job reads its {} records of {} once, one in each {} of tables of its own of {}, \

@@ -1,7 +1,7 @@
 //! `disk-trouble`: a disk that slows down, stops for a minute, or loses a drive.
 
 use super::disk::Disturbance;
-use super::machine::{Clients, Machine, SECOND_NS, Step};
+use super::machine::{Clients, Machine, MachineStep, SECOND_NS};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
 use crate::harness::dice::Dice;
@@ -23,22 +23,22 @@ const DEGRADED: &str = "model:raid5?drives=5&chunk=64KiB&drive=hdd&drive-size=16
 
 /// The kind of disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum TroubleKind {
     Slow,
     Stops,
     LosesDrive,
 }
 
 /// Disturbance, disk, and name.
-const CASES: [(Kind, &str, &str); 4] = [
-    (Kind::Slow, HARD_DISK, "a hard disk takes 100 times as long"),
-    (Kind::Stops, HARD_DISK, "a hard disk stops"),
-    (Kind::Slow, ARRAY, "an array takes 100 times as long"),
-    (Kind::LosesDrive, ARRAY, "an array loses a drive"),
+const CASES: [(TroubleKind, &str, &str); 4] = [
+    (TroubleKind::Slow, HARD_DISK, "a hard disk takes 100 times as long"),
+    (TroubleKind::Stops, HARD_DISK, "a hard disk stops"),
+    (TroubleKind::Slow, ARRAY, "an array takes 100 times as long"),
+    (TroubleKind::LosesDrive, ARRAY, "an array loses a drive"),
 ];
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct TroublePlan {
     pub pool_bytes: u64,
     /// The area that is written, in bytes from the beginning of the disk.
     pub area_bytes: u64,
@@ -46,7 +46,7 @@ pub(super) struct Plan {
     pub seconds: u64,
 }
 
-impl Plan {
+impl TroublePlan {
     pub(super) const FULL: Self = Self { pool_bytes: 256 << 20, area_bytes: 1 << 30, seconds: 60 };
 }
 
@@ -67,7 +67,7 @@ struct SecondTally {
 }
 
 impl Clients for Users {
-    fn next(&mut self, client: u32, now_ns: u64) -> Step {
+    fn next(&mut self, client: u32, now_ns: u64) -> MachineStep {
         let is_writer = client < WRITERS;
         if let Some(began_ns) = self.submitted_ns[client as usize].take() {
             let list = if is_writer { &mut self.writes } else { &mut self.reads };
@@ -75,15 +75,15 @@ impl Clients for Users {
                 ended.count += 1;
                 ended.longest_ms = ended.longest_ms.max((now_ns - began_ns) as f64 / 1e6);
             }
-            return Step::Think(THINK_NS);
+            return MachineStep::Think(THINK_NS);
         }
         self.submitted_ns[client as usize] = Some(now_ns);
         let mut range = |from: u64, all: u64, len: u64| {
             ByteRange::new(from + self.dice.below(all / len) * len, len)
         };
         match is_writer {
-            true => Step::Write(range(0, self.area_bytes, WRITE_BYTES)),
-            false => Step::Read(range(self.area_bytes, HOT_BYTES, READ_BYTES)),
+            true => MachineStep::Write(range(0, self.area_bytes, WRITE_BYTES)),
+            false => MachineStep::Read(range(self.area_bytes, HOT_BYTES, READ_BYTES)),
         }
     }
 }
@@ -101,7 +101,7 @@ pub(super) struct Phase {
 
 /// The result of one case.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Run {
+pub(super) struct TroubleRun {
     pub case: &'static str,
     pub cached: bool,
     pub before: Phase,
@@ -111,7 +111,7 @@ pub(super) struct Run {
     writes: Vec<f64>,
 }
 
-pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+pub(super) fn run(plan: &TroublePlan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {
         title: "A disk that slows down, stops or loses a drive".to_owned(),
@@ -140,7 +140,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
 }
 
 /// All cases, each without and with the cache.
-pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
+pub(super) fn runs(plan: &TroublePlan, seed: u64) -> Result<Vec<TroubleRun>, OpenError> {
     let mut runs = Vec::new();
     for case in CASES {
         for cached in [false, true] {
@@ -151,18 +151,18 @@ pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
 }
 
 fn run_case(
-    plan: &Plan,
-    (kind, disk, case): (Kind, &str, &'static str),
+    plan: &TroublePlan,
+    (kind, disk, case): (TroubleKind, &str, &'static str),
     cached: bool,
     seed: u64,
-) -> Result<Run, OpenError> {
+) -> Result<TroubleRun, OpenError> {
     let pool_bytes = if cached { plan.pool_bytes } else { 0 };
     let mut machine = Machine::new(disk, pool_bytes)?;
     let (from_ns, until_ns) = (2 * plan.seconds * SECOND_NS, 3 * plan.seconds * SECOND_NS);
     machine.disturb(match kind {
-        Kind::Slow => Disturbance::slow(from_ns, until_ns, 100),
-        Kind::Stops => Disturbance::stopped(from_ns, until_ns),
-        Kind::LosesDrive => Disturbance::replaced(from_ns, DEGRADED)?,
+        TroubleKind::Slow => Disturbance::slow(from_ns, until_ns, 100),
+        TroubleKind::Stops => Disturbance::stopped(from_ns, until_ns),
+        TroubleKind::LosesDrive => Disturbance::replaced(from_ns, DEGRADED)?,
     });
     let seconds = 4 * plan.seconds;
     let mut users = Users {
@@ -190,7 +190,7 @@ fn run_case(
             longest_read: longest(reads),
         }
     };
-    Ok(Run {
+    Ok(TroubleRun {
         case,
         cached,
         before: phase(1),
@@ -200,11 +200,11 @@ fn run_case(
     })
 }
 
-const fn label(run: &Run) -> &'static str {
+const fn label(run: &TroubleRun) -> &'static str {
     if run.cached { "cached" } else { "bare" }
 }
 
-fn table(runs: &[Run]) -> Table {
+fn table(runs: &[TroubleRun]) -> Table {
     Table::of(
         "Writes and reads before, during and after",
         runs,
@@ -223,8 +223,8 @@ fn table(runs: &[Run]) -> Table {
     )
 }
 
-fn plot(runs: &[Run]) -> Plot {
-    let line = |run: &Run| {
+fn plot(runs: &[TroubleRun]) -> Plot {
+    let line = |run: &TroubleRun| {
         let name = format!("{}, {}", run.case, label(run));
         Series::means(&name, &run.writes, 5)
     };

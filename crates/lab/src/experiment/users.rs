@@ -3,7 +3,7 @@
 //! Pauses are drawn uniformly between zero and twice their mean, and requests by the weights of
 //! their kinds, all from one seed.
 
-use super::machine::{Clients, Machine, Step};
+use super::machine::{Clients, Machine, MachineStep};
 use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_types::ByteRange;
@@ -27,7 +27,7 @@ pub(super) enum Area {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kind {
+pub(super) struct UserKind {
     weight: u32,
     is_write: bool,
     /// Bytes, a multiple of 512.
@@ -36,7 +36,7 @@ pub(super) struct Kind {
     area: Area,
 }
 
-impl Kind {
+impl UserKind {
     pub(super) const fn read(weight: u32, len: u64, area: Area) -> Self {
         Self { weight, is_write: false, len, area }
     }
@@ -55,7 +55,7 @@ pub(super) struct Work {
     pub requests: u32,
     /// The mean pause between two requests of an operation, in nanoseconds.
     pub pace_ns: u64,
-    pub kinds: &'static [Kind],
+    pub kinds: &'static [UserKind],
     /// The size of the shared area, in bytes; the users' places follow it.
     pub shared_bytes: u64,
     /// The size of a user's place, in bytes.
@@ -170,7 +170,7 @@ pub(super) struct Operation {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum UserState {
     /// The user has not arrived yet.
     Absent,
     Thinking,
@@ -182,7 +182,7 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 struct User {
-    state: State,
+    state: UserState,
     /// The index of the kind of the request in flight.
     kind: usize,
     /// Requests left in the operation.
@@ -212,7 +212,7 @@ impl<'a> Crowd<'a> {
         assert!(work.kinds.len() <= KINDS_MAX, "each kind has a counter");
         let places = (disk_bytes - work.shared_bytes) / work.place_bytes.max(1);
         let user = |place| User {
-            state: State::Absent,
+            state: UserState::Absent,
             kind: 0,
             left: 0,
             begun_ns: 0,
@@ -254,10 +254,10 @@ impl<'a> Crowd<'a> {
         self.dice.below(mean_ns / 500 + 1) * 1000
     }
 
-    fn request(&mut self, user: usize, now_ns: u64) -> Step {
+    fn request(&mut self, user: usize, now_ns: u64) -> MachineStep {
         let weights: Vec<u32> = self.work.kinds.iter().map(|kind| kind.weight).collect();
         let kind = self.dice.weighted(&weights);
-        let Kind { is_write, len, area, .. } = self.work.kinds[kind];
+        let UserKind { is_write, len, area, .. } = self.work.kinds[kind];
         self.users[user].kind = kind;
         let offset = match area {
             Area::Shared { offset, bytes } => offset + self.dice.below(bytes / len) * len,
@@ -274,23 +274,23 @@ impl<'a> Crowd<'a> {
                 offset + at
             }
         };
-        self.users[user].state = State::Waiting(now_ns);
+        self.users[user].state = UserState::Waiting(now_ns);
         let range = ByteRange::new(offset, len);
-        if is_write { Step::Write(range) } else { Step::Read(range) }
+        if is_write { MachineStep::Write(range) } else { MachineStep::Read(range) }
     }
 }
 
 impl Clients for Crowd<'_> {
-    fn next(&mut self, client: u32, now_ns: u64) -> Step {
+    fn next(&mut self, client: u32, now_ns: u64) -> MachineStep {
         let user = client as usize;
         let Work { think_ns, requests, pace_ns, changes_place, .. } = *self.work;
         match self.users[user].state {
-            State::Absent => {
+            UserState::Absent => {
                 // Users do not arrive all at once.
-                self.users[user].state = State::Thinking;
-                Step::Think(self.draw_ns(think_ns + u64::from(requests) * pace_ns))
+                self.users[user].state = UserState::Thinking;
+                MachineStep::Think(self.draw_ns(think_ns + u64::from(requests) * pace_ns))
             }
-            State::Thinking => {
+            UserState::Thinking => {
                 self.users[user].left = requests;
                 self.users[user].begun_ns = now_ns;
                 if changes_place {
@@ -299,22 +299,22 @@ impl Clients for Crowd<'_> {
                 }
                 self.request(user, now_ns)
             }
-            State::Waiting(submitted_ns) => {
+            UserState::Waiting(submitted_ns) => {
                 self.requests[self.users[user].kind].add(now_ns - submitted_ns, 1);
                 self.users[user].left -= 1;
                 if self.users[user].left == 0 {
                     let took_ns = now_ns - self.users[user].begun_ns;
                     self.operations.push(Operation { ended_ns: now_ns, took_ns });
-                    self.users[user].state = State::Thinking;
-                    return Step::Think(self.draw_ns(think_ns));
+                    self.users[user].state = UserState::Thinking;
+                    return MachineStep::Think(self.draw_ns(think_ns));
                 }
                 if pace_ns == 0 {
                     return self.request(user, now_ns);
                 }
-                self.users[user].state = State::Pacing;
-                Step::Think(self.draw_ns(pace_ns))
+                self.users[user].state = UserState::Pacing;
+                MachineStep::Think(self.draw_ns(pace_ns))
             }
-            State::Pacing => self.request(user, now_ns),
+            UserState::Pacing => self.request(user, now_ns),
         }
     }
 }
@@ -328,9 +328,9 @@ mod tests {
         requests: 3,
         pace_ns: 1_000_000,
         kinds: &[
-            Kind::read(1, 8192, Area::Shared { offset: 0, bytes: MIB }),
-            Kind::write(1, 4096, Area::Own { offset: MIB, bytes: MIB }),
-            Kind::write(1, 4096, Area::Log { offset: MIB, bytes: 3 * 4096 }),
+            UserKind::read(1, 8192, Area::Shared { offset: 0, bytes: MIB }),
+            UserKind::write(1, 4096, Area::Own { offset: MIB, bytes: MIB }),
+            UserKind::write(1, 4096, Area::Log { offset: MIB, bytes: 3 * 4096 }),
         ],
         shared_bytes: 2 * MIB,
         place_bytes: 2 * MIB,
@@ -338,10 +338,10 @@ mod tests {
     };
 
     /// The requests of one user in `count` steps.
-    fn requests(count: u32) -> Vec<Step> {
+    fn requests(count: u32) -> Vec<MachineStep> {
         let mut crowd = Crowd::new(&WORK, 1, 64 * MIB, 9);
         let steps = (0..count).map(|at| crowd.next(0, u64::from(at)));
-        steps.filter(|step| !matches!(step, Step::Think(_))).collect()
+        steps.filter(|step| !matches!(step, MachineStep::Think(_))).collect()
     }
 
     #[test]
@@ -349,12 +349,12 @@ mod tests {
         let (mut shared, mut own, mut log) = (0, Vec::new(), Vec::new());
         for step in requests(2000) {
             match step {
-                Step::Read(range) => {
+                MachineStep::Read(range) => {
                     assert!(range.len == 8192 && range.end() <= MIB, "{range}");
                     shared += 1;
                 }
-                Step::Write(range) if range.offset < 2 * MIB => log.push(range.offset - MIB),
-                Step::Write(range) => {
+                MachineStep::Write(range) if range.offset < 2 * MIB => log.push(range.offset - MIB),
+                MachineStep::Write(range) => {
                     assert!(range.fits(64 * MIB) && range.offset % (2 * MIB) >= MIB, "{range}");
                     own.push(range.offset / (2 * MIB));
                 }

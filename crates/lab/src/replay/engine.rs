@@ -7,7 +7,7 @@
 
 use super::{Memory, ReplayError, Workload};
 use crate::experiment::host::CacheSetup;
-use crate::experiment::machine::{Clients, Machine, Step, VOLUME};
+use crate::experiment::machine::{Clients, Machine, MachineStep, VOLUME};
 use crate::grid::write_grid;
 use crate::trace::{Op, Trace};
 use forebay_engine::{LineKey, VolumeCounters};
@@ -216,11 +216,11 @@ impl Client<'_> {
 }
 
 impl Clients for Client<'_> {
-    fn next(&mut self, _client: u32, now_ns: u64) -> Step {
-        let Some(&&request) = self.requests.peek() else { return Step::Leave };
+    fn next(&mut self, _client: u32, now_ns: u64) -> MachineStep {
+        let Some(&&request) = self.requests.peek() else { return MachineStep::Leave };
         let pause_ns = (request.time_us * 1_000).saturating_sub(now_ns);
         if pause_ns > 0 {
-            return Step::Think(pause_ns);
+            return MachineStep::Think(pause_ns);
         }
         self.requests.next();
         let start = self.starts[&request.volume] + request.offset_bytes;
@@ -229,7 +229,7 @@ impl Clients for Client<'_> {
         let range = ByteRange::new(offset, end - offset);
         let is_write = request.op == Op::Write;
         self.bytes[usize::from(is_write)] += range.len;
-        if is_write { Step::Write(range) } else { Step::Read(range) }
+        if is_write { MachineStep::Write(range) } else { MachineStep::Read(range) }
     }
 }
 
@@ -349,10 +349,10 @@ mod tests {
         let requests = vec![request(0, 7, 1_000, 100), request(50, 3, 0, 4_096)];
         let trace = Trace { name: "small".to_owned(), requests };
         let mut client = Client::new(&trace).unwrap();
-        assert_eq!(client.next(0, 0), Step::Read(ByteRange::new((1 << 20) + 512, 1_024)));
-        assert_eq!(client.next(0, 10_000), Step::Think(40_000));
-        assert_eq!(client.next(0, 50_000), Step::Read(ByteRange::new(0, 4_096)));
-        assert_eq!(client.next(0, 60_000), Step::Leave);
+        assert_eq!(client.next(0, 0), MachineStep::Read(ByteRange::new((1 << 20) + 512, 1_024)));
+        assert_eq!(client.next(0, 10_000), MachineStep::Think(40_000));
+        assert_eq!(client.next(0, 50_000), MachineStep::Read(ByteRange::new(0, 4_096)));
+        assert_eq!(client.next(0, 60_000), MachineStep::Leave);
         assert_eq!((client.disk_bytes, client.bytes), (2 << 20, [5_120, 0]));
     }
 

@@ -70,8 +70,8 @@ fn a_warm_up_fills_the_cache_and_is_not_counted() {
     }
 }
 
-fn plan(memories: Vec<Memory>) -> Plan {
-    Plan {
+fn plan(memories: Vec<Memory>) -> ReplayPlan {
+    ReplayPlan {
         policies: vec![PolicyKind::Lru, PolicyKind::Arc],
         with_opt: true,
         memories,
