@@ -50,9 +50,9 @@ fn command_of(error: &clap::Error) -> String {
         Some(ContextValue::StyledStr(usage)) => usage.to_string(),
         _ => String::new(),
     };
-    let is_word = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
     let words = usage.split_whitespace().skip_while(|word| *word != "forebay");
-    let words: Vec<_> = words.take_while(is_word).collect();
+    let words: Vec<_> =
+        words.take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase())).collect();
     if words.is_empty() { "forebay".into() } else { words.join(" ") }
 }
 

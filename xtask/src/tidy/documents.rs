@@ -66,15 +66,13 @@ pub fn specification(tree: &Tree, findings: &mut Vec<Finding>) {
 }
 
 fn is_path(word: &str) -> bool {
-    let ends = |end: &&str| word.ends_with(*end);
-    [".rs", ".sh", "/"].iter().any(ends) && !word.contains(' ')
+    [".rs", ".sh", "/"].iter().any(|end| word.ends_with(*end)) && !word.contains(' ')
 }
 
 fn is_test_name(word: &str) -> bool {
-    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_…".contains(c);
     word.len() >= TEST_NAME_CHARS_MIN
         && word.contains('_')
-        && word.chars().all(fits)
+        && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_…".contains(c))
         && !word.starts_with('…')
 }
 

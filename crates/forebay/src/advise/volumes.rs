@@ -59,8 +59,7 @@ fn curve(curve: &CurveStatus, pool_bytes: u64) -> Option<ServedCurve> {
         return Some(ServedCurve { hits: 1.0 - outlook.miss_ratio_now, memory });
     }
     // Without an outlook, nothing of the volume is in the pool. The largest size within it counts.
-    let within = |point: &&forebay_api::CurvePoint| point.bytes <= pool_bytes;
-    let point = curve.points.iter().rev().find(within)?;
+    let point = curve.points.iter().rev().find(|point| point.bytes <= pool_bytes)?;
     let is_known = curve.sampled_accesses >= 1_000;
     is_known.then_some(ServedCurve { hits: 1.0 - point.miss_ratio, memory: PoolAdvice::Keep })
 }

@@ -15,7 +15,7 @@ use forebay_backend::{
 use forebay_config::VolumeSpec;
 use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock};
 use forebay_runtime::{
-    Journal, JournalError, JournalId, JournalSettings, MissingDevice, Runtime, Vault, VoidRecords,
+    Journal, JournalError, JournalId, JournalSettings, MissingDevice, Runtime, VoidRecords,
     VolumeJournal,
 };
 use forebay_state::Kind;
@@ -452,8 +452,8 @@ fn heads_of(
 
 /// Whether a volume is under a UPS, and the vault has all data that its disk lacks.
 fn has_vaulted(runtime: &Runtime, spec: &VolumeSpec) -> bool {
-    let replaces = |vault: Arc<Vault>| vault.replaces_journal(&spec.name);
-    spec.config.protection.has_ups() && runtime.vault().is_some_and(replaces)
+    spec.config.protection.has_ups()
+        && runtime.vault().is_some_and(|vault| vault.replaces_journal(&spec.name))
 }
 
 fn head_of(device: &Arc<dyn Backend>) -> Head {

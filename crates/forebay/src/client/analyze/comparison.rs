@@ -180,8 +180,8 @@ struct Matched {
 
 impl Matched {
     fn of(interval: &Interval) -> Self {
-        let is_both = |pair: &&Pair| pair.held.requests.min(pair.served.requests) > 0;
-        let both = interval.pairs.iter().filter(is_both);
+        let both =
+            interval.pairs.iter().filter(|pair| pair.held.requests.min(pair.served.requests) > 0);
         both.fold(Self::default(), |sum, pair| {
             let weighted = pair.held.requests as f64 * interval.weight;
             sum.plus(Self {

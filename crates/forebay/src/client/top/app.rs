@@ -204,8 +204,7 @@ impl App {
     /// The line of the selected volume in the list; the first one if it is gone.
     pub(super) fn selected(&self, view: &View<'_>, order: &[usize]) -> usize {
         let name = self.selected.as_deref();
-        let is_selected = |&at: &usize| Some(&*view.status.volumes[at].name) == name;
-        order.iter().position(is_selected).unwrap_or(0)
+        order.iter().position(|&at| Some(&*view.status.volumes[at].name) == name).unwrap_or(0)
     }
 
     /// Handles a key.

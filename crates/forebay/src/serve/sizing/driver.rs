@@ -38,8 +38,7 @@ pub(crate) struct SizerThread {
 pub(crate) fn start(daemon: Arc<Daemon>) -> io::Result<SizerThread> {
     let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
     let ended = Arc::clone(&end);
-    let run = move || run(&daemon, &ended);
-    let thread = Thread::named("memory-sizer").spawn(run)?;
+    let thread = Thread::named("memory-sizer").spawn(move || run(&daemon, &ended))?;
     Ok(SizerThread { end, thread: Some(thread) })
 }
 
