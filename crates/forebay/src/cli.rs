@@ -6,8 +6,8 @@ use crate::arguments::{
     server_settings_help,
 };
 use crate::client::analyze::AnalyzeCommand;
-use crate::rescue::RescueCommand;
 use clap::{Parser, Subcommand};
+use forebay_rescue::RescueCommand;
 
 /// A block cache between clients and disks.
 #[derive(Debug, Parser)]

@@ -11,17 +11,12 @@ mod cli;
 mod client;
 #[cfg(test)]
 mod documents_tests;
-mod identity;
 mod keeper;
 mod logging;
-mod marks;
-mod members;
 mod reliance;
 mod report;
-mod rescue;
 mod serve;
 mod signals;
-mod state_file;
 mod usage;
 
 use anyhow::Context;
@@ -60,7 +55,7 @@ fn main() -> ExitCode {
         Command::Stop { force, state } => client::stop(force, &state),
         Command::Reload { remove, state } => client::reload(remove, &state),
         Command::Upgrade(arguments) => client::upgrade(&arguments),
-        Command::Rescue(command) => return rescue::run(command),
+        Command::Rescue(command) => return forebay_rescue::run(command, report::failure),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

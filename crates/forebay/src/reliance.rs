@@ -1,256 +1,207 @@
-//! Reliance records: which volumes rely on which journals and vaults, kept in the state directory.
-//!
-//! They let a start detect that a journal or vault is missing, was replaced or was wiped. A volume
-//! is recorded before its first write that only the journal or a future dump would preserve, and
-//! removed once its disk has all acknowledged data. Each journal or vault has one file, named after
-//! the journal's identity or the vault's number, which no dump changes:
-//!
-//! ```text
-//! vault /fast/vault
-//! relies vm
-//! void database
-//! lines 2
-//! ```
-//!
-//! For a `void` volume, the vault's data is older than the disk, because the volume was served
-//! without the vault. For a journal, the failure mark records that instead ([`crate::marks`]). If
-//! the last line is missing or its count is wrong, the record is damaged: it then applies to every
-//! volume, and only an operator may change or remove the file.
+//! The reliance records of a running daemon, behind the runtime's interfaces.
 
-mod daemon;
-
-pub(crate) use daemon::{GivenUp, Reliances};
-
-use crate::marks;
-use crate::state_file::{self, StateFile};
-use forebay_runtime::JournalId;
-use std::fmt;
+use forebay_runtime::{JournalId, JournalRecord, MemberRecord, Missing, VaultRecord};
+use forebay_state::{Holder, Kind, Members, Reliance, StateFile, marks, remove_name};
+use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-/// A journal or vault that may hold the newest data of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holder {
-    /// The journal with this identity.
-    Journal(JournalId),
-    /// The vault with this number.
-    Vault(u64),
+/// The reliance records of a daemon.
+pub(crate) struct Reliances {
+    state_dir: PathBuf,
+    /// The configured name of the open vault.
+    vault: String,
+    given_up: GivenUp,
+    /// The volumes with a journal, each with the number of the vault that it relies on if its
+    /// journal fails.
+    journaled: Mutex<Vec<(u64, String)>>,
 }
 
-/// The kind of a [`Holder`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Journal,
-    Vault,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Journal => "journal",
-            Self::Vault => "vault",
-        })
-    }
-}
-
-impl Holder {
-    const fn kind(self) -> Kind {
-        match self {
-            Self::Journal(_) => Kind::Journal,
-            Self::Vault(_) => Kind::Vault,
+impl Reliances {
+    pub(crate) fn new(state_dir: &Path, vault: Option<&str>, given_up: GivenUp) -> Self {
+        Self {
+            state_dir: state_dir.to_owned(),
+            vault: vault.unwrap_or_default().to_owned(),
+            given_up,
+            journaled: Mutex::default(),
         }
     }
 
-    /// Its reliance record.
-    fn record(self, state_dir: &Path) -> StateFile {
-        StateFile::record(state_dir.join(match self {
-            Self::Journal(id) => format!("journal-{id}.relied"),
-            Self::Vault(number) => format!("vault-{number:016x}.relied"),
-        }))
-    }
-
-    /// Parses the holder from the name of a record file.
-    fn from_path(path: &Path) -> Option<Self> {
-        let name = path.file_name()?.to_str()?.strip_suffix(".relied")?;
-        if let Some(id) = name.strip_prefix("journal-") {
-            let bytes = u128::from_str_radix(id, 16).ok()?.to_be_bytes();
-            return Some(Self::Journal(JournalId(bytes)));
-        }
-        u64::from_str_radix(name.strip_prefix("vault-")?, 16).ok().map(Self::Vault)
-    }
-}
-
-/// The reliance record of one journal or vault.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reliance {
-    /// The name under which the journal or vault was last configured.
-    name: String,
-    relies: Vec<String>,
-    void: Vec<String>,
-}
-
-impl Reliance {
-    /// Reads the record of a holder; returns an empty one if the file does not exist.
-    fn read(state_dir: &Path, holder: Holder) -> io::Result<Self> {
-        let record = holder.record(state_dir);
-        Self::from_text(record.read_text()?, holder.kind(), record.path())
-    }
-
-    fn from_text(text: Option<String>, kind: Kind, path: &Path) -> io::Result<Self> {
-        let Some(text) = text else { return Ok(Self::default()) };
-        Self::parse(&text, kind).ok_or_else(|| {
-            let message = format!(
-                "reliance record {} is damaged: move it away if the data in this server's \
-                 {kind}s is no longer needed",
-                path.display()
-            );
-            io::Error::new(io::ErrorKind::InvalidData, message)
-        })
-    }
-
-    fn parse(text: &str, kind: Kind) -> Option<Self> {
-        let mut lines = text.strip_suffix('\n')?.lines();
-        let (word, name) = lines.next()?.split_once(' ')?;
-        if word != kind.to_string() {
-            return None;
-        }
-        let count: usize = lines.next_back()?.strip_prefix("lines ")?.parse().ok()?;
-        let mut reliance = Self { name: name.to_owned(), ..Self::default() };
-        for line in lines {
-            match line.split_once(' ')? {
-                ("relies", name) => reliance.relies.push(name.to_owned()),
-                ("void", name) => reliance.void.push(name.to_owned()),
-                _ => return None,
-            }
-        }
-        (reliance.relies.len() + reliance.void.len() == count).then_some(reliance)
-    }
-
-    /// The content of the file; nothing if the record is empty.
-    fn to_text(&self, kind: Kind) -> String {
-        let count = self.relies.len() + self.void.len();
-        if count == 0 {
-            return String::new();
-        }
-        let mut text = format!("{kind} {}\n", self.name);
-        self.relies.iter().for_each(|name| text += &format!("relies {name}\n"));
-        self.void.iter().for_each(|name| text += &format!("void {name}\n"));
-        text + &format!("lines {count}\n")
-    }
-
-    /// The volumes whose data in this vault is older than their disks.
+    /// Updates the records after a journal failed and its failure mark voided its data of these
+    /// volumes. They no longer rely on it; volumes that also have a UPS now rely on the vault.
     ///
     /// # Errors
-    /// Fails if the record exists but cannot be read.
-    pub(crate) fn void_in(state_dir: &Path, vault: u64) -> io::Result<Vec<String>> {
-        Ok(Self::read(state_dir, Holder::Vault(vault))?.void)
+    /// Fails if a record cannot be durably written.
+    pub(crate) fn journal_failed(&self, journal: JournalId, volumes: &[String]) -> io::Result<()> {
+        for volume in volumes {
+            Reliance::release(&self.state_dir, Holder::Journal(journal), volume)?;
+        }
+        let mut journaled = self.journaled.lock().unwrap_or_else(PoisonError::into_inner);
+        let affected = journaled.iter().filter(|(_, name)| volumes.contains(name));
+        let mut by_vault = BTreeMap::<u64, Vec<&str>>::new();
+        affected.for_each(|(vault, name)| by_vault.entry(*vault).or_default().push(name));
+        // One write for each vault: there may be no space but what is reserved for it.
+        for (vault, names) in &by_vault {
+            Reliance::rely(&self.state_dir, Holder::Vault(*vault), &self.vault, names)?;
+        }
+        journaled.retain(|(_, name)| !volumes.contains(name));
+        Ok(())
     }
 
-    /// Returns true if the record says that the volume relies on this holder.
+    /// The volumes that rely on any vault configured under this name and are not given up. While
+    /// there are any, a missing vault must not be created under that name.
     ///
     /// # Errors
-    /// Fails if the record exists but cannot be read.
-    pub(crate) fn includes(state_dir: &Path, holder: Holder, volume: &str) -> io::Result<bool> {
-        let record = Self::read(state_dir, holder)?;
-        Ok(record.relies.iter().any(|name| name == volume))
+    /// Fails if the state directory cannot be read.
+    pub(crate) fn relying_on_vault(&self, vault: &str) -> io::Result<Vec<String>> {
+        let mut names = Reliance::relying_on(&self.state_dir, Kind::Vault, vault)?;
+        names.retain(|name| !self.given_up.vaults.contains(name));
+        Ok(names)
     }
 
-    /// The name of a journal or vault other than `open` that may hold the volume's newest data. An
-    /// unreadable record or directory applies to every volume.
-    pub(crate) fn elsewhere(
-        state_dir: &Path,
+    /// Like [`relying_on_vault`](Self::relying_on_vault), for a journal.
+    ///
+    /// # Errors
+    /// Fails if the state directory cannot be read.
+    pub(crate) fn relying_on_journal(&self, journal: &str) -> io::Result<Vec<String>> {
+        let mut names = Reliance::relying_on(&self.state_dir, Kind::Journal, journal)?;
+        names.retain(|name| !self.given_up.journals.contains(name));
+        Ok(names)
+    }
+
+    /// A journal other than `named` that may hold the volume's newest data, unless given up.
+    pub(crate) fn elsewhere_than(&self, volume: &str, named: Option<JournalId>) -> Option<String> {
+        let missing = JournalRecord::elsewhere(self, volume, named)?;
+        (!missing.is_given_up).then_some(missing.name)
+    }
+
+    fn mark_of(&self, journal: JournalId) -> StateFile {
+        marks::of_journal(&self.state_dir, &journal.to_string())
+    }
+
+    fn missing(
+        &self,
         kind: Kind,
         volume: &str,
         open: Option<Holder>,
-    ) -> Option<String> {
-        let records = match Self::all(state_dir, kind) {
-            Ok(records) => records,
-            Err(error) => {
-                let path = state_dir.display();
-                tracing::error!(%path, %error, "cannot read the state directory");
-                return Some(format!("unknown (cannot read {path})"));
-            }
-        };
-        let others = records.into_iter().filter(|(other, _)| Some(*other) != open);
-        let mut names = others.filter_map(|(holder, record)| match record {
-            Ok(record) => {
-                let relies = record.relies.iter().any(|name| name == volume);
-                (relies && !is_given_up(state_dir, holder, volume)).then_some(record.name)
-            }
-            Err(error) => {
-                tracing::error!(%error, "cannot read reliance record");
-                Some(format!("unknown (cannot read {})", holder.record(state_dir).path().display()))
-            }
-        });
-        names.next()
+        given_up: &[String],
+    ) -> Option<Missing> {
+        let name = Reliance::elsewhere(&self.state_dir, kind, volume, open)?;
+        let is_given_up = given_up.iter().any(|name| name == volume);
+        Some(Missing { name, is_given_up })
+    }
+}
+
+/// The volumes whose data in a missing journal or vault the operator has given up.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GivenUp {
+    /// Volumes whose data in a missing journal is given up.
+    pub(crate) journals: Vec<String>,
+    /// Volumes whose data in a missing vault is given up.
+    pub(crate) vaults: Vec<String>,
+}
+
+impl VaultRecord for Reliances {
+    fn elsewhere(&self, volume: &str, open: Option<u64>) -> Option<Missing> {
+        self.missing(Kind::Vault, volume, open.map(Holder::Vault), &self.given_up.vaults)
     }
 
-    /// The volumes that rely on any journal or vault configured under this name.
-    fn relying_on(state_dir: &Path, kind: Kind, name: &str) -> io::Result<Vec<String>> {
-        let records = Self::all(state_dir, kind)?.into_iter();
-        let records = records.filter_map(|(holder, record)| Some((holder, record.ok()?)));
-        let named = records.filter(|(_, record)| record.name == name);
-        let relying = named.flat_map(|(holder, record)| {
-            record.relies.into_iter().filter(move |volume| !is_given_up(state_dir, holder, volume))
-        });
-        Ok(relying.collect())
+    fn rely(&self, vault: u64, volume: &str, has_journal: bool) -> io::Result<()> {
+        let mut journaled = self.journaled.lock().unwrap_or_else(PoisonError::into_inner);
+        journaled.retain(|(_, name)| name != volume);
+        if has_journal {
+            journaled.push((vault, volume.to_owned()));
+        }
+        drop(journaled);
+        let holder = Holder::Vault(vault);
+        if !has_journal {
+            return Reliance::rely(&self.state_dir, holder, &self.vault, &[volume]);
+        }
+        // Written when the journal fails.
+        holder.record(&self.state_dir).reserve()?;
+        Reliance::change(&self.state_dir, holder, |record| {
+            record.name.clone_from(&self.vault);
+            remove_name(&mut record.void, volume);
+        })
     }
 
-    /// Records that volumes rely on this holder, in one write.
-    fn rely(state_dir: &Path, holder: Holder, name: &str, volumes: &[&str]) -> io::Result<()> {
-        Self::change(state_dir, holder, |record| {
-            name.clone_into(&mut record.name);
-            for &volume in volumes {
-                remove_name(&mut record.void, volume);
-                if !record.relies.iter().any(|name| name == volume) {
-                    record.relies.push(volume.to_owned());
+    fn release(&self, vault: u64, volume: &str) -> io::Result<()> {
+        let mut journaled = self.journaled.lock().unwrap_or_else(PoisonError::into_inner);
+        journaled.retain(|(_, name)| name != volume);
+        drop(journaled);
+        Reliance::release(&self.state_dir, Holder::Vault(vault), volume)
+    }
+
+    fn supersede(&self, volume: &str, open: Option<u64>) -> io::Result<()> {
+        let records = Reliance::all(&self.state_dir, Kind::Vault)?.into_iter();
+        let others = records.filter(|(holder, _)| Some(*holder) != open.map(Holder::Vault));
+        others.into_iter().try_for_each(|(holder, _)| {
+            Reliance::change(&self.state_dir, holder, |record| {
+                if remove_name(&mut record.relies, volume) {
+                    record.void.push(volume.to_owned());
                 }
+            })
+        })
+    }
+
+    fn is_superseded(&self, vault: u64, volume: &str) -> io::Result<bool> {
+        Ok(Reliance::void_in(&self.state_dir, vault)?.iter().any(|name| name == volume))
+    }
+}
+
+impl JournalRecord for Reliances {
+    fn elsewhere(&self, volume: &str, named: Option<JournalId>) -> Option<Missing> {
+        self.missing(Kind::Journal, volume, named.map(Holder::Journal), &self.given_up.journals)
+    }
+
+    fn rely(&self, journal: JournalId, name: &str, volume: &str) -> io::Result<()> {
+        Reliance::rely(&self.state_dir, Holder::Journal(journal), name, &[volume])
+    }
+
+    fn release(&self, journal: JournalId, volume: &str) -> io::Result<()> {
+        Reliance::release(&self.state_dir, Holder::Journal(journal), volume)
+    }
+
+    fn reserve(&self, journal: JournalId) -> io::Result<()> {
+        self.mark_of(journal).reserve()
+    }
+
+    fn unreserve(&self, journal: JournalId) {
+        self.mark_of(journal).unreserve();
+    }
+
+    fn settled(&self, journal: JournalId) -> io::Result<()> {
+        marks::settle(&self.mark_of(journal))
+    }
+
+    /// Writes a failure mark, as if the journal had failed while the volume was served. A later
+    /// start that finds the journal then knows that the disk is newer.
+    fn supersede(&self, volume: &str, named: Option<JournalId>) -> io::Result<()> {
+        for (holder, record) in Reliance::all(&self.state_dir, Kind::Journal)? {
+            let Holder::Journal(id) = holder else { continue };
+            if Some(id) == named || !record?.relies.iter().any(|name| name == volume) {
+                continue;
             }
-        })
-    }
-
-    /// Records that a volume no longer relies on this holder.
-    ///
-    /// # Errors
-    /// Fails if the record cannot be read or durably written.
-    pub(crate) fn release(state_dir: &Path, holder: Holder, volume: &str) -> io::Result<()> {
-        Self::change(state_dir, holder, |record| {
-            remove_name(&mut record.relies, volume);
-        })
-    }
-
-    /// The records of a state directory; none if it does not exist.
-    fn all(state_dir: &Path, kind: Kind) -> io::Result<Vec<(Holder, io::Result<Self>)>> {
-        let paths = state_file::list(state_dir)?;
-        let holders = paths.iter().filter_map(|path| Holder::from_path(path));
-        let holders = holders.filter(|holder| holder.kind() == kind);
-        Ok(holders.map(|holder| (holder, Self::read(state_dir, holder))).collect())
-    }
-
-    fn change(state_dir: &Path, holder: Holder, change: impl FnOnce(&mut Self)) -> io::Result<()> {
-        let (record, kind) = (holder.record(state_dir), holder.kind());
-        record.change(|text| {
-            let before = Self::from_text(text, kind, record.path())?;
-            let mut after = before.clone();
-            change(&mut after);
-            Ok((after != before).then(|| after.to_text(kind)))
-        })
+            let reason = format!("volume '{volume}' was served without it");
+            marks::put(&self.mark_of(id), &reason, &[volume.to_owned()])?;
+            Reliance::release(&self.state_dir, holder, volume)?;
+        }
+        Ok(())
     }
 }
 
-/// Returns true if the holder is a journal that failed while the volume was served, which voids its
-/// records. An unreadable failure mark voids nothing.
-fn is_given_up(state_dir: &Path, holder: Holder, volume: &str) -> bool {
-    let Holder::Journal(id) = holder else { return false };
-    let mark = marks::read(&marks::of_journal(state_dir, &id.to_string()));
-    mark.is_ok_and(|mark| mark.is_some_and(|mark| mark.voids(volume)))
-}
+/// The records of members, behind the runtime's interface.
+pub(crate) struct KeptMembers(pub(crate) Members);
 
-/// Removes a name; returns true if it was there.
-fn remove_name(names: &mut Vec<String>, name: &str) -> bool {
-    let count = names.len();
-    names.retain(|other| other != name);
-    names.len() < count
+impl MemberRecord for KeptMembers {
+    fn members(&self, journal: JournalId) -> Vec<u64> {
+        self.0.members(journal)
+    }
+
+    fn record(&self, journal: JournalId, members: &[u64]) -> io::Result<()> {
+        self.0.record(journal, members)
+    }
 }
 
 #[cfg(test)]

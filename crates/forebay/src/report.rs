@@ -7,14 +7,12 @@ use forebay_api::{ErrorKind, Problem};
 use forebay_config::ConfigError;
 use forebay_power::drivers::AddressError;
 use forebay_power::{ExpressionError, RulesError};
-use forebay_types::{Action, Blame, Fault, Remedy, Shown};
-use serde::Serialize;
-use std::{
-    error::Error,
-    fmt,
-    io::{self, Write},
-    process::ExitCode,
-};
+use forebay_terminal::Failure;
+use forebay_types::{Action, Blame, Fault, Shown};
+use std::error::Error;
+use std::process::ExitCode;
+
+pub(crate) use forebay_terminal::{misconfigured, print, print_escaped, print_json, with_remedy};
 
 /// The exit code for an invalid command line or configuration.
 const USAGE: u8 = 2;
@@ -102,54 +100,12 @@ pub(crate) fn problem_of_kind(kind: ErrorKind, fault: &dyn Fault) -> Problem {
     Problem::of(kind, fault, &action_text)
 }
 
-/// An error with a remedy, for errors of this crate that have no type of their own.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    error: anyhow::Error,
-    remedy: Remedy,
-    blame: Blame,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl Error for Failure {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.error.source()
-    }
-}
-
-forebay_types::faults! { AllocateError, Failure }
-
-impl Fault for Failure {
-    fn remedy(&self) -> Remedy {
-        self.remedy.clone()
-    }
-
-    fn blame(&self) -> Blame {
-        self.blame
-    }
-}
-
-/// Attaches a remedy to an error.
-pub(crate) fn with_remedy(
-    error: impl Into<anyhow::Error>,
-    remedy: impl Into<Remedy>,
-) -> anyhow::Error {
-    Failure { error: error.into(), remedy: remedy.into(), blame: Blame::Environment }.into()
-}
-
-/// An error of the configuration alone, which is the same on every machine.
-pub(crate) fn misconfigured(error: anyhow::Error, remedy: impl Into<Remedy>) -> anyhow::Error {
-    Failure { error, remedy: remedy.into(), blame: Blame::Operator }.into()
-}
+forebay_types::faults! { AllocateError }
 
 /// Returns the error as a fault if it is one.
 fn any_fault_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a dyn Fault> {
     fault_in(error)
+        .or_else(|| forebay_terminal::fault_in(error))
         .or_else(|| forebay_config::fault_in(error))
         .or_else(|| forebay_backend::fault_in(error))
         .or_else(|| forebay_control::fault_in(error))
@@ -180,7 +136,7 @@ fn is_usage(error: &(dyn Error + 'static)) -> bool {
         || error.is::<AddressError>()
         || error.is::<ExpressionError>()
         || error.is::<RulesError>()
-        || error.downcast_ref::<Failure>().is_some_and(|it| it.blame == Blame::Operator)
+        || error.downcast_ref::<Failure>().is_some_and(|it| it.blame() == Blame::Operator)
 }
 
 /// Prints a warning.
@@ -191,40 +147,4 @@ pub(crate) fn warn(sentence: &str) {
 /// Prints one line on standard error. A server does not wait for the reader.
 fn print_error(sentence: &str) {
     crate::logging::print(format!("forebay: {}\n", Shown::line(sentence)));
-}
-
-/// Writes to standard output. A closed pipe is no error, as the reader may be `head`.
-///
-/// # Errors
-/// Fails for example if standard output is a file on a full disk.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    // Names and descriptions in tables must not control the terminal.
-    print_escaped(&Shown::lines(text).to_string())
-}
-
-/// Like [`print()`], for a value as a JSON document. The only way in which the program prints JSON:
-/// characters that must not control the terminal are escaped as JSON requires.
-///
-/// # Errors
-/// Those of [`print()`].
-pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    print_escaped(&json_document(value)?)
-}
-
-fn json_document(value: &impl Serialize) -> anyhow::Result<String> {
-    Ok(format!("{}\n", Shown::json(&serde_json::to_string_pretty(value)?)))
-}
-
-/// Like [`print()`], for text whose parts are escaped already.
-///
-/// # Errors
-/// Those of [`print()`].
-pub(crate) fn print_escaped(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(anyhow::Error::new(error).context("cannot write to standard output"))
-        }
-        _ => Ok(()),
-    }
 }

@@ -32,6 +32,7 @@ pub mod identity;
 mod image;
 mod log;
 mod mirror;
+mod pieces;
 mod recover;
 
 pub use dump::{Dump, DumpFull, PlacedBatch};
@@ -42,6 +43,7 @@ pub use log::{
     RecordOutcome, checkpoints_in_progress, distance, is_durable_before,
 };
 pub use mirror::{MirrorDevice, MirrorStep, RecoveredLog, recover_mirrored};
+pub use pieces::{Piece, pieces_to_restore};
 pub use recover::{
     CopyRange, Damage, Found, FoundRecord, LogInspection, ReadAt, RecoverError, inspect, recover,
     recover_any, recover_vault,

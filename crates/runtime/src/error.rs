@@ -1,11 +1,9 @@
 //! The errors of a runtime's start and of operations on volumes, with their remedies.
 
-use crate::gather::CalibrationFailure;
-use crate::pins::PinError;
 use crate::pool::PoolError;
 use crate::protect::journal::JournalError;
 use crate::protect::vault::VaultError;
-use crate::service::{CalibrateError, Stall};
+use crate::shared::{CalibrateError, PinError};
 use forebay_journal::identity::Evidence;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
 use forebay_types::{Action, Blame, Bytes, Fault, IoError, Remedy};
@@ -24,6 +22,53 @@ pub enum StartError {
     /// The system refuses a thread or another resource of a worker.
     #[error("cannot start a worker")]
     Worker(#[from] io::Error),
+}
+
+/// Why a flush, a removal or a stop does not complete, if the disk is not the cause.
+#[derive(Debug, thiserror::Error)]
+pub enum Stall {
+    /// The journal does not respond.
+    #[error(
+        "volume '{name}' waits for its journal {journal}, which has not answered for {seconds} s; \
+         the volume is still served, and nothing is lost"
+    )]
+    Journal {
+        /// The volume.
+        name: String,
+        /// Its journal.
+        journal: String,
+        /// The timeout.
+        seconds: u64,
+    },
+    /// The failure of the journal, or of one of its devices, cannot be recorded.
+    #[error(
+        "volume '{name}' waits for a record of the failure of its journal {journal}: {reason}; the \
+         volume is still served, and nothing is lost"
+    )]
+    Record {
+        /// The volume.
+        name: String,
+        /// Its journal.
+        journal: String,
+        /// The error, with the path.
+        reason: String,
+    },
+    /// Requests or operations do not complete, although neither disk nor journal is waited for.
+    #[error(
+        "{requests} requests and {operations} operations of volume '{name}' have not completed \
+         for {seconds} s, although its disk has answered everything; the volume is still served, \
+         and nothing is lost"
+    )]
+    Nothing {
+        /// The volume.
+        name: String,
+        /// The timeout.
+        seconds: u64,
+        /// Requests in flight.
+        requests: usize,
+        /// Operations of the cache in progress.
+        operations: u64,
+    },
 }
 
 /// The dirty data that a disk does not take, if there is any.
@@ -262,25 +307,6 @@ impl Fault for StartError {
     }
 }
 
-/// How to release the pool of a previous process; its data is then lost.
-const END_KEEPER: &str = "end the keeper process, or discard the descriptors that systemd stores \
-                          (systemctl clean --what=fdstore)";
-
-impl Fault for PoolError {
-    fn remedy(&self) -> Remedy {
-        match self {
-            Self::Memory { .. } => Remedy::from("free memory").or(Action::set("memory", "SIZE")),
-            Self::Version => {
-                "start the version that wrote it, stop it cleanly, and start this one again".into()
-            }
-            Self::Foreign(_) => format!("{END_KEEPER}, and start again").into(),
-            Self::Damaged(_) => {
-                format!("to start with an empty pool, {END_KEEPER}, and start again").into()
-            }
-        }
-    }
-}
-
 impl Fault for Stall {
     fn remedy(&self) -> Remedy {
         match self {
@@ -322,25 +348,6 @@ const fn remedy_for_copy(kind: io::ErrorKind) -> &'static str {
         PermissionDenied | ReadOnlyFilesystem => "name a file in a directory that is writable",
         FileTooLarge => "raise the server's limit on the size of files (ulimit -f)",
         _ => "make room there, or name a file on another file system",
-    }
-}
-
-const SET_THRESHOLD: &str = "set gather-below=SIZE for the volume";
-
-impl Fault for CalibrateError {
-    fn remedy(&self) -> Remedy {
-        match self {
-            Self::Failed { failure: CalibrationFailure::Unclear(_), .. } => {
-                Remedy::from("measure it again when the disk is idle").or(SET_THRESHOLD)
-            }
-            Self::Failed { failure: CalibrationFailure::NoThread, .. } => {
-                Remedy::from("raise the process's limit of threads").or(SET_THRESHOLD)
-            }
-            Self::Failed { .. } => {
-                Remedy::from("check the kernel log for its disk").or(SET_THRESHOLD)
-            }
-            Self::Busy(_) => Remedy::from("wait until its clients pause").or(SET_THRESHOLD),
-        }
     }
 }
 
@@ -438,15 +445,5 @@ mod tests {
         assert_eq!(text(0), format!("{begin}{end}"));
         let unwritten = ", and 1.5 MiB of dirty data is not written to it";
         assert_eq!(text(3 << 19), format!("{begin}{unwritten}{end}"));
-    }
-
-    #[test]
-    fn a_measurement_that_failed_has_the_remedy_of_its_reason() {
-        let remedy =
-            |failure| CalibrateError::Failed { name: "v".to_owned(), failure }.remedy().to_string();
-        assert!(remedy(CalibrationFailure::NoThread).contains("limit of threads"));
-        assert!(remedy(CalibrationFailure::Hanging).contains("kernel log"));
-        let busy = CalibrateError::Busy("v".to_owned()).remedy().to_string();
-        assert_eq!(busy, "wait until its clients pause, or set gather-below=SIZE for the volume");
     }
 }

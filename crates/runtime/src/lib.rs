@@ -4,30 +4,38 @@
 //! forbidden), which own a share of the clients. Workers share the pool and its shards. A worker
 //! calls a shard inline, under the shard's lock, for the duration of a lookup, and sends hits from
 //! the pool without copying them. Volumes can be added and removed while the runtime runs.
+//!
+//! The modules use each other from top to bottom only:
+//!
+//! | modules | contents |
+//! | --- | --- |
+//! | `runtime` | start, stop, and what a program calls |
+//! | `service` | volumes: add, change, remove, report |
+//! | `warm_up`, `learn`, `resize`, `collapser` | threads beside the path of requests |
+//! | `worker`, `clients` | the loop of a worker, its I/O and its clients |
+//! | `shared`, `protect`, `error` | what workers share; journals, the vault, the patrol |
+//! | `pool`, `disk`, `stats`, `budget`, `background` | lines, disks, counters, limits |
+//! | `reactor`, `locks`, `descriptors`, `timeouts` | the system |
 
 mod background;
+mod budget;
 mod clients;
+mod collapser;
 mod descriptors;
-mod disks;
+mod disk;
 mod error;
-mod gather;
-mod govern;
-mod huge_pages;
 mod learn;
 mod locks;
 mod memory_plan;
-mod pins;
 mod pool;
 mod protect;
 mod reactor;
-mod recording;
 mod resize;
 #[cfg(test)]
 mod rig;
 mod runtime;
 mod service;
 mod shared;
-mod slow;
 mod stats;
 mod timeouts;
 mod warm_up;
@@ -36,8 +44,8 @@ mod write_share;
 
 pub use background::BackgroundShares;
 pub use descriptors::Descriptors;
-pub use disks::DiskStall;
-pub use error::{StartError, VolumeError, remedy_for_save};
+pub use disk::{DiskStall, examine_disk};
+pub use error::{Stall, StartError, VolumeError, remedy_for_save};
 pub use forebay_backend::SaveState;
 pub use forebay_engine::{IoCause, Uncached};
 pub use forebay_format::journal::JournalId;
@@ -48,18 +56,12 @@ pub use forebay_policy::{
     SizeDecision, SizeOutlook, SizeReason, SizeSettings, SplitCost, ThresholdSource, VolumeShare,
     WritebackLimits, gain_per_doubling,
 };
-pub use gather::{Calibration, CalibrationFailure, GatherStatus, OnMeasured};
-pub use learn::{
-    ForecastScore, ForecastStatus, Histories, LearnState, LearnStatus, LocalClock, LocalTime,
-    SystemClock,
-};
+pub use learn::{Histories, LocalClock, LocalTime, SystemClock};
 pub use memory_plan::limit_for_pool;
-pub use pins::{PinError, PinStatus};
 pub use pool::{
     MemoryWords, PoolError, PoolLimits, dirty_bytes_in, inherit, limits_in,
     new_file as new_pool_file, used_bytes_in,
 };
-pub use protect::guard::examine_disk;
 pub use protect::journal::{
     Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,
     KeptStatus, MemberRecord, MissingDevice, OnFailure, VoidRecords, VolumeJournal,
@@ -69,29 +71,31 @@ pub use protect::vault::{
     DrillReport, DumpReport, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
     VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
-pub use recording::{RecordError, Recorded, Recording, Served};
 pub use resize::ResizeError;
 pub use runtime::{
-    Engine, LeftBehind, Runtime, RuntimeConfig, clients, conditions, discard_volume, leave,
-    memory_status, set_hold_out, writers,
+    LeftBehind, Runtime, RuntimeConfig, clients, conditions, discard_volume, leave, memory_status,
+    set_hold_out, writers,
 };
 pub use service::{
-    CalibrateError, Discarded, MemoryStatus, RuntimeStatus, Stall, VolumeCondition, VolumeSettings,
-    VolumeStatus,
+    Discarded, MemoryStatus, RecordError, Recording, RuntimeStatus, SlowLog, SlowUnlogged,
+    VolumeCondition, VolumeSettings, VolumeStatus,
 };
-pub use slow::{
-    SlowLog, SlowRequest, SlowUnlogged, SlowWait, VolumeSlow, WaitingRequest, WaitingRequests,
+pub use shared::{
+    CalibrateError, Calibration, CalibrationFailure, ForecastScore, ForecastStatus, GatherStatus,
+    LearnState, LearnStatus, OnMeasured, PinError, PinStatus, Recorded, Served, SlowRequest,
+    SlowWait, VolumeSlow, WaitingRequest, WaitingRequests, WarmUpState, WarmUpStatus,
 };
 pub use stats::{
     ArmTimes, DiskUse, InternalIos, Latencies, LatencyClass, LatencyHistogram, NamedStatistics,
     RequestCounters, ResponseTimes, VolumeStatistics, size_class_bytes,
 };
 pub use timeouts::Timeouts;
-pub use warm_up::{WarmLists, WarmUpState, WarmUpStatus};
+pub use warm_up::WarmLists;
+pub use worker::Engine;
 pub use write_share::{ShareError, WriteShares};
 
 forebay_types::faults! {
-    service::CalibrateError, JournalError, protect::journal::MissingDevice, PinError,
-    pool::PoolError, RecordError, ResizeError, ShareError, service::Stall, StartError, VaultError,
+    CalibrateError, JournalError, protect::journal::MissingDevice, PinError,
+    pool::PoolError, RecordError, ResizeError, ShareError, Stall, StartError, VaultError,
     VolumeError
 }

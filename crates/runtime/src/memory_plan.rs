@@ -1,6 +1,6 @@
 //! Divides the memory limit among the pool and the other users of memory.
 
-use crate::clients::PIECE_BYTES;
+use crate::budget::PIECE_BYTES;
 use crate::pool::SLAB_BYTES;
 use crate::protect::journal::journal_bytes;
 use crate::reactor::{RECEIVE_BUFFERS_MAX, RECEIVE_BYTES};

@@ -7,14 +7,16 @@
 //! or by the collapser shortly before (see `huge_pages.rs`).
 
 mod header;
+mod huge_pages;
 
 pub use header::MemoryWords;
 pub(crate) use header::{PoolVolume, Progress, checksum};
+pub(crate) use huge_pages::HugePages;
 
 use crate::locks::Lock;
 use forebay_engine::{LineMeta, SLOTS_MAX, ShardConfig, Slab, Slot};
 use forebay_types::limits::VOLUMES_MAX;
-use forebay_types::{Bytes, LINE_BYTES, VolumeId};
+use forebay_types::{Action, Bytes, Fault, LINE_BYTES, Remedy, VolumeId};
 use header::{COPY_BYTES, HEADER_BYTES, Header, Layout};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::{Errno, FdFlags, pread};
@@ -61,6 +63,25 @@ pub enum PoolError {
     /// The kept pool is inconsistent.
     #[error("the kept pool is damaged and cannot be trusted: {0}; acknowledged writes may be lost")]
     Damaged(String),
+}
+
+/// How to release the pool of a previous process; its data is then lost.
+const END_KEEPER: &str = "end the keeper process, or discard the descriptors that systemd stores \
+                          (systemctl clean --what=fdstore)";
+
+impl Fault for PoolError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::Memory { .. } => Remedy::from("free memory").or(Action::set("memory", "SIZE")),
+            Self::Version => {
+                "start the version that wrote it, stop it cleanly, and start this one again".into()
+            }
+            Self::Foreign(_) => format!("{END_KEEPER}, and start again").into(),
+            Self::Damaged(_) => {
+                format!("to start with an empty pool, {END_KEEPER}, and start again").into()
+            }
+        }
+    }
 }
 
 /// The mapping of the pool. It is sound because lines are accessed only through slots that the

@@ -3,13 +3,14 @@
 //! A [`Runtime`] owns the workers and the state that they share. A separate component,
 //! [`VolumeService`], manages the volumes; most operations here are passed to it.
 
+mod open;
 mod stop;
 
 pub use stop::{LeftBehind, leave};
 
 use crate::background::BackgroundShares;
+use crate::collapser::Collapser;
 use crate::error::{StartError, VolumeError};
-use crate::huge_pages::Collapser;
 use crate::learn::{Histories, LocalClock};
 use crate::memory_plan::MemoryPlan;
 use crate::pool::MemoryWords;
@@ -17,17 +18,16 @@ use crate::protect::journal::{Journal, JournalError, JournalRecord, JournalSetti
 use crate::protect::patrol::Ecc;
 use crate::protect::power::UpsVolumes;
 use crate::protect::vault::{Vault, VaultError, VaultRecord, VaultSettings, vault_bytes_for};
-use crate::recording::{RecordError, Recording};
 use crate::resize::{self, ResizeError, Resizer};
 use crate::service::{
-    Curves, Discarded, MemoryStatus, RuntimeStatus, VolumeCondition, VolumeService, VolumeSettings,
+    Curves, Discarded, MemoryStatus, RecordError, Recording, RuntimeStatus, SlowLog,
+    VolumeCondition, VolumeService, VolumeSettings,
 };
 use crate::shared::{Message, Shared};
-use crate::slow::SlowLog;
 use crate::stats::NamedStatistics;
 use crate::timeouts::Timeouts;
 use crate::warm_up::WarmLists;
-use crate::worker::Crew;
+use crate::worker::{Crew, Engine};
 use crate::write_share::WriteShares;
 use forebay_backend::SaveState;
 use forebay_frontend::{Mailer, Peer, Service};
@@ -41,18 +41,6 @@ use std::time::Duration;
 
 /// The time in which the counts of miss-ratio curves fall by half.
 const CURVE_HALF_LIFE: Duration = Duration::from_secs(3600);
-
-/// The I/O engine of the workers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Engine {
-    /// io_uring if the kernel allows it, otherwise epoll.
-    #[default]
-    Auto,
-    /// io_uring.
-    IoUring,
-    /// epoll for sockets; the backends' threads do file I/O.
-    Epoll,
-}
 
 /// The configuration of a runtime.
 #[derive(Clone, Copy, Debug)]
@@ -182,7 +170,7 @@ impl Runtime {
         let plan =
             MemoryPlan::new(config.memory_bytes, config.start_bytes, workers, config.journals);
         forebay_frontend::set_kept_bytes_max(plan.kept_bytes / workers as u64);
-        let shared = Shared::open(&config, &plan, timeouts, kept)?;
+        let shared = open::shared(&config, &plan, timeouts, kept)?;
         let crew = start_workers(&shared, config.engine)?;
         let inboxes = shared.inboxes.clone();
         service.connect(Mailer::new(move |worker: usize, message| {
@@ -657,7 +645,7 @@ impl Runtime {
     pub(crate) fn run_on<T: Send + 'static>(
         &self,
         worker: usize,
-        task: impl FnOnce(&mut dyn crate::worker::Tasks) -> T + Send + 'static,
+        task: impl FnOnce(&mut dyn crate::shared::Tasks) -> T + Send + 'static,
     ) -> Result<T, VolumeError> {
         self.shared.run_on(worker, task)
     }

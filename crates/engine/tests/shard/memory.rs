@@ -1,5 +1,5 @@
-//! The metadata per line, as documented in ARCHITECTURE (Memory), SPECIFICATION (Memory) and the
-//! table of docs/manual/memory.md. With parity, each line takes four more bytes.
+//! The metadata per line, as documented in the README of crate runtime (Memory), SPECIFICATION
+//! (Memory) and the table of docs/manual/memory.md. With parity, each line takes four more bytes.
 
 use forebay_engine::{
     Attempt, LineMeta, Outbox, Part, PartId, Shard, ShardConfig, WriteOutcome, WriteTerms,

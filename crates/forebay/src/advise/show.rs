@@ -1,10 +1,10 @@
 //! The advice as text for a terminal of 80 columns.
 
 use super::{Judged, Report};
-use crate::client::status::page::{Page, Piece, Style};
-use crate::client::units::{bytes, duration, latency_us, percent, rate};
 use forebay_advice::{Expectation, Load, Prediction, Reason};
 use forebay_runtime::limit_for_pool;
+use forebay_terminal::page::{Page, Piece, Style};
+use forebay_terminal::units::{bytes, duration, latency_us, percent, rate};
 use forebay_types::{Mode, Size};
 
 /// The report mentions lost events if their share is larger than this.

@@ -1,9 +1,9 @@
 //! The advice for the volumes of a running server, from its statistics and miss-ratio curves.
 
-use crate::client::status::page::{Page, Style};
-use crate::client::units::{bytes, count, duration, latency_us, percent};
 use forebay_advice::{PoolAdvice, Served, ServedAdvice, ServedCurve, advise_served};
 use forebay_api::{CurveStatus, MemoryAdvice, PeriodStatistics, Statistics, Status, VolumeStatus};
+use forebay_terminal::page::{Page, Style};
+use forebay_terminal::units::{bytes, count, duration, latency_us, percent};
 use forebay_types::Mode;
 use serde_json::{Value, json};
 

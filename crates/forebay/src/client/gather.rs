@@ -1,7 +1,7 @@
 //! The write sizes that are worth gathering.
 
-use super::units::{bytes, micros};
 use forebay_api::GatherStatus;
+use forebay_terminal::units::{bytes, micros};
 use forebay_types::Size;
 
 /// Size and cost in one sentence.

@@ -2,7 +2,6 @@
 
 pub(crate) mod analyze;
 mod bar;
-pub(crate) mod columns;
 mod exit;
 mod gather;
 pub(crate) mod pins;
@@ -12,7 +11,6 @@ mod statistics;
 pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod trace;
-pub(crate) mod units;
 
 use crate::{
     arguments::{ForceArguments, ShowArguments, StateArguments, VolumeCommand, state_default},

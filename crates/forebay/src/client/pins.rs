@@ -6,7 +6,6 @@ mod follow;
 mod map;
 mod proof;
 
-use super::units::bytes;
 use super::{connect, named};
 use crate::arguments::{PinArguments, UnpinArguments};
 use crate::report::{misconfigured, print, warn, with_remedy};
@@ -14,6 +13,7 @@ use anyhow::anyhow;
 use file::{Target, locate, path_of};
 use forebay_api::{BlockingClient, ClientError, PinState, VolumeStatus};
 use forebay_config::parse_pinned_ranges;
+use forebay_terminal::units::bytes;
 use forebay_types::PinnedRanges;
 use map::FileMap;
 use std::ffi::OsString;

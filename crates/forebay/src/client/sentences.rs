@@ -1,10 +1,10 @@
 //! Sentences about the server and its volumes.
 
-use super::units::{bytes, duration};
 use forebay_api::{
     CacheOff, CacheRatio, Discarded, DrillReport, Latencies, Memory, Mode, VolumeState,
     VolumeStatus,
 };
+use forebay_terminal::units::{bytes, duration};
 
 /// The limit of the memory, and its maximum if that is larger.
 pub(super) fn memory_limit(memory: &Memory) -> String {

@@ -1,10 +1,10 @@
 //! `forebay slow`: the last slow requests, and what each waited for.
 
 use super::connect;
-use super::units::{bytes, count, micros};
 use crate::arguments::ShowArguments;
 use crate::report::{print, print_json};
 use forebay_api::{SlowRequest, SlowRequests, SlowWait, WaitingRequest};
+use forebay_terminal::units::{bytes, count, micros};
 
 /// `forebay slow`: the last `last` slow requests.
 pub(crate) fn slow(name: Option<&str>, last: usize, show: &ShowArguments) -> anyhow::Result<()> {

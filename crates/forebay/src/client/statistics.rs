@@ -1,11 +1,11 @@
 //! The statistics of one volume as tables.
 
-use super::columns::{lines, table};
-use super::units::{bytes, count, latency_us, percent};
 use forebay_api::{
     Counters, Latencies, LatencySummary, Memory, PeriodStatistics, Periods, SizeClass, Statistics,
     VolumeStatus,
 };
+use forebay_terminal::columns::{lines, table};
+use forebay_terminal::units::{bytes, count, latency_us, percent};
 use std::collections::BTreeMap;
 
 /// All statistics of a volume: an overview, then tables of periods, requests, reasons, latencies,

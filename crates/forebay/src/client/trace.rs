@@ -3,12 +3,12 @@
 //! The file has whole lines only, also after an error, so that the lab can replay what is there. A
 //! kill can interrupt the write of several lines: then the last line may be incomplete.
 
-use super::units::{bytes, count};
 use super::{connect, named};
 use crate::arguments::TraceArguments;
 use crate::report::{print, warn, with_remedy};
 use anyhow::anyhow;
 use forebay_api::{TraceEnd, TraceRequest, TraceSummary};
+use forebay_terminal::units::{bytes, count};
 use std::fs::{File, remove_file};
 use std::io::{self, Seek, Write};
 use std::path::Path;

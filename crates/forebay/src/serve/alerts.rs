@@ -1,14 +1,12 @@
 //! What is wrong with the server and its volumes, and what to do about it: the alerts of the
 //! status, which the command line and the dashboard show, and which metrics count.
 
-use crate::client::{
-    sentences,
-    units::{bytes, count},
-};
+use crate::client::sentences;
 use forebay_api::{
     Alert, JournalState, JournalStatus, LearnState, MemoryState, Mode, PinState, PowerStatus,
     Severity, Status, VaultState, VaultStatus, VolumeState, VolumeStatus, WarmUpState,
 };
+use forebay_terminal::units::{bytes, count};
 
 /// All alerts of a status, the most serious first.
 pub(crate) fn alerts(status: &Status) -> Vec<Alert> {

@@ -5,8 +5,8 @@
 //! It uses readings at full charge, on mains, and at about the load of the first reading, because
 //! the runtime depends on the load.
 
-use crate::state_file::StateFile;
 use forebay_power::{StatusFlag, UpsReading};
+use forebay_state::StateFile;
 use forebay_threads::Thread;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

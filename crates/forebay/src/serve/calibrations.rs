@@ -5,9 +5,9 @@
 //! [`forebay_backend::Description`]). If one of them has changed, the disk is measured again. The
 //! file may be deleted at any time.
 
-use crate::state_file::StateFile;
 use forebay_backend::Description;
 use forebay_runtime::SplitCost;
+use forebay_state::StateFile;
 use forebay_types::{LINE_BYTES, limits::GATHER_BELOW_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -2,7 +2,6 @@
 //! beside a daemon that uses the same disks.
 
 use super::{dashboard, journals, listen, memory, power, successor, tls, vault};
-use crate::reliance::Kind;
 use crate::report::{problem as problem_of, with_remedy};
 use anyhow::{Context, anyhow};
 use forebay_api::Problem;
@@ -10,6 +9,7 @@ use forebay_backend::OpenOptions;
 use forebay_config::{Config, Listen, VolumeSpec};
 use forebay_format::journal::Geometry;
 use forebay_runtime::JournalError;
+use forebay_state::Kind;
 use forebay_types::{Action, DiskFormat, Remedy, Size};
 use rustix::fs::{Access, AtFlags};
 

@@ -6,10 +6,10 @@
 use super::listen::{bind_tcp, resolve};
 use super::tls;
 use crate::report::with_remedy;
-use crate::state_file::StateFile;
 use anyhow::Context;
 use forebay_config::{Config, TcpAddress, TlsMode};
 use forebay_control::{Dashboard, DashboardKeys, Tokens};
+use forebay_state::StateFile;
 use rustls::ServerConfig;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,17 +1,13 @@
 //! The open journals: each is opened for its first volume and shared by all volumes that name it.
 //!
-//! A failed journal is never used again. Its failure mark ([`crate::marks`]) is durable before a
+//! A failed journal is never used again. Its failure mark ([`marks`]) is durable before a
 //! write is acknowledged without the journal. While the mark exists, no start uses the journal's
 //! records of the volumes that the mark lists, because they are older than the disks.
 
 use super::space;
 use super::statistics::latency;
-use crate::identity::identity;
-use crate::marks::{self, Mark};
-use crate::members::Members;
-use crate::reliance::{Kind, Reliances};
+use crate::reliance::{KeptMembers, Reliances};
 use crate::report::problem as problem_of;
-use crate::state_file::StateFile;
 use forebay_api::{ErrorKind, JournalStatus, Problem, UnservedWrites};
 use forebay_backend::{
     AlignedBuffer, Backend, Blocking, FileBackend, FileError, OpenError, OpenOptions, StoreMedium,
@@ -22,6 +18,11 @@ use forebay_runtime::{
     Journal, JournalError, JournalId, JournalSettings, MissingDevice, Runtime, Vault, VoidRecords,
     VolumeJournal,
 };
+use forebay_state::Kind;
+use forebay_state::Members;
+use forebay_state::StateFile;
+use forebay_state::identity;
+use forebay_state::marks::{self, Mark};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -228,7 +229,7 @@ impl Journals {
         JournalSettings {
             backend,
             mirror,
-            members: Box::new(Members { state_dir: self.state_dir.clone() }),
+            members: Box::new(KeptMembers(Members { state_dir: self.state_dir.clone() })),
             accept_loss,
             is_abandoned: Box::new(move |id| void(&read_mark_of(id))),
             on_failure: Box::new(move |id, error, volumes| {

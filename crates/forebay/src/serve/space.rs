@@ -1,7 +1,7 @@
 //! The space of journals and vaults in files: allocated before they are used, because a file system
 //! that is full later would make them fail at the worst moment.
 
-use crate::reliance::Kind;
+use forebay_state::Kind;
 use forebay_types::{Action, Fault, Remedy, Size};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;

@@ -9,11 +9,8 @@ use super::listen::{directory_of, has_directory};
 use super::power::DumpTarget;
 use super::space::{self, AllocateError};
 use super::statistics::latencies;
-use crate::identity::identity;
-use crate::marks;
-use crate::reliance::{Kind, Reliances};
+use crate::reliance::Reliances;
 use crate::report::{problem, with_remedy};
-use crate::state_file::{StateFile, sync_directory};
 use anyhow::Context;
 use forebay_api::{
     DrillReport, DumpSummary, ErrorKind, HeldVolume, PowerStatus, Problem, VaultState, VaultStatus,
@@ -24,6 +21,10 @@ use forebay_runtime::{
     DrillReport as Figures, DumpReport, JournalId, Runtime, Vault, VaultPhase, VaultSettings,
     VolumeVault, vault_bytes_for,
 };
+use forebay_state::Kind;
+use forebay_state::identity;
+use forebay_state::marks;
+use forebay_state::{StateFile, sync_directory};
 use forebay_types::{Action, Bytes, Remedy, Size, VolumeId};
 use rustix::io::Errno;
 use std::fs::OpenOptions as FileOptions;

@@ -1,7 +1,7 @@
 //! The warm lists and access histories of volumes, as files of the state directory.
 
-use crate::state_file::StateFile;
 use forebay_runtime::{Histories, WarmLists};
+use forebay_state::StateFile;
 use std::io;
 use std::path::PathBuf;
 

@@ -6,11 +6,11 @@ use super::machine::{Journal, Machine, Writing};
 use super::store::LogDevice;
 use super::work::{Durability, SECTORS, places};
 use crate::harness::Sabotage;
-use crate::harness::journal::record;
+use crate::harness::journal::{Restored, read_piece, record};
 use crate::harness::memory::payload_of;
 use forebay_engine::{Answer, JournalRequest, Outcome, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
-use forebay_journal::{Extent, Found, Image, Log, LogAdmission, LogEntry, ReadAt, Source, recover};
+use forebay_journal::{Found, Log, LogAdmission, LogEntry, ReadAt, pieces_to_restore, recover};
 use forebay_protect::JournalState;
 use forebay_types::{IoResult, SECTOR_BYTES};
 
@@ -30,7 +30,7 @@ pub(super) struct Recovered {
     pub device: LogDevice,
     pub found: Found,
     /// The data that the disk may lack.
-    pub extents: Vec<(Extent, Vec<u64>)>,
+    pub pieces: Vec<Restored>,
 }
 
 /// Why a start refuses a log.
@@ -67,51 +67,32 @@ impl Recovered {
         }
         let volumes = &found.superblock.volumes;
         let number = volumes.iter().find(|v| v.identity == IDENTITY).map(|volume| volume.number);
-        let mut extents = Vec::new();
-        if let Some(number) = number {
-            for extent in Image::of_volume(&found.records, number).extents() {
-                if let Some(stamps) = stamps_of(&extent, &found, &device, faults)? {
-                    extents.push((extent, stamps));
+        let pieces = number.map(|number| pieces_to_restore(&found.records, number));
+        let mut restored = Vec::new();
+        for piece in pieces.unwrap_or_default() {
+            if let Some(position) = piece.position {
+                let first = position / SECTOR_BYTES;
+                let mut sectors = first..first + piece.range.len / SECTOR_BYTES;
+                if faults.next_result(FaultKind::JournalRead).is_err()
+                    || sectors.any(|sector| device.unreadable.contains(&sector))
+                {
+                    return Err(Refused::Unusable("a record is unreadable".into()));
                 }
             }
+            restored.push(read_piece(piece, |at| device.word(at)));
         }
-        Ok(Self { device, found, extents })
+        Ok(Self { device, found, pieces: restored })
     }
 
     /// The restored content of each sector, if it is restored.
     pub(super) fn overlay(&self) -> [Option<u64>; SECTORS] {
         let mut overlay = [None; SECTORS];
-        for (extent, stamps) in &self.extents {
-            for (place, &stamp) in places(extent.range).zip(stamps) {
+        for (piece, stamps) in &self.pieces {
+            for (place, &stamp) in places(piece.range).zip(stamps) {
                 overlay[place] = Some(stamp);
             }
         }
         overlay
-    }
-}
-
-/// The content of an extent; `None` if there is nothing to restore.
-fn stamps_of(
-    extent: &Extent,
-    found: &Found,
-    device: &LogDevice,
-    faults: &mut Faults,
-) -> Result<Option<Vec<u64>>, Refused> {
-    let count = extent.range.len / SECTOR_BYTES;
-    match extent.source {
-        Source::Write { record, .. } if found.records[record].is_damaged => Ok(None),
-        Source::Write { record, offset } => {
-            let first = found.records[record].position + offset;
-            let mut sectors = (0..count).map(|at| first / SECTOR_BYTES + at);
-            if faults.next_result(FaultKind::JournalRead).is_err()
-                || sectors.any(|sector| device.unreadable.contains(&sector))
-            {
-                return Err(Refused::Unusable("a record is unreadable".into()));
-            }
-            Ok(Some((0..count).map(|at| device.word(first + at * SECTOR_BYTES)).collect()))
-        }
-        Source::Zero { .. } => Ok(Some(vec![0; count as usize])),
-        Source::Discard => Ok(None),
     }
 }
 

@@ -3,20 +3,17 @@
 //! Implements the traits of `forebay-frontend` over the worker's state, which it borrows for one
 //! call.
 
-use super::inquiry::{DirtyRanges, PendingQuery};
-use super::{Client, HUGE_BYTES, Queue, Submitted, Ticket, Waiter};
-use super::{bytes_of, is_stable, is_write};
+use super::{Client, Submitted, Ticket, bytes_of, is_stable, is_write};
+use crate::budget::{HUGE_BYTES, Queue, Waiter};
 use crate::pool::{CACHE_LINE_BYTES, prefetch};
 use crate::reactor::Reactor;
-use crate::recording::Served;
-use crate::shared::{Shared, Volume};
-use crate::slow::SlowRequest;
-use crate::worker::{Token, WorkerHost, release};
+use crate::shared::{DirtyRanges, PendingQuery, Served, Shared, SlowRequest, Volume};
+use crate::worker::{Token, WorkerHost};
 use forebay_engine::{LineKey, Slot, Uncached};
 use forebay_frontend::{
     ClientId, ClientRequest, ClientTimeouts, Clients, ExtentQuery, FrontEnd, LookAhead, Memory,
-    PayloadReservation, Peer, Pins, Quota, Refusal, RequestSink, Staged, TryLater, VolumeInfo,
-    WorkerContext,
+    PayloadReservation, Peer, Pins, PoolAccess, Quota, Refusal, RequestSink, Staged, TryLater,
+    VolumeInfo, WorkerContext,
 };
 use forebay_types::limits::CONNECTIONS_MAX;
 use forebay_types::{ByteRange, Extent, IoError, IoResult, LINE_BYTES, VolumeId};
@@ -64,14 +61,18 @@ impl<R: Reactor> Context<'_, R> {
         let WorkerHost { shared, clients, in_flight, worker, recorder, .. } = &mut *self.host;
         let submitted = in_flight.get(&ticket);
         if let Some(recorder) = recorder {
-            recorder.answer(submitted, served(result, line_hits.uncached));
+            recorder.answer(
+                submitted.recorded,
+                submitted.arrived,
+                served(result, line_hits.uncached),
+            );
         }
         let result = clients.complete(*worker, submitted, result, line_hits, has_waited);
         in_flight.remove(ticket);
-        let Some(result) = result else { return release(shared, segments) };
+        let Some(result) = result else { return shared.release(segments) };
         let reply = Reply { result, segments, memory, line_hits, trail: None };
         if front.completed(self, &request, reply) == Pins::Released {
-            release(&self.host.shared, segments);
+            self.host.shared.release(segments);
         }
     }
 

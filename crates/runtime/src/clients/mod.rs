@@ -1,32 +1,28 @@
 //! The clients of all front ends: their count, their requests in flight, and admission.
 //!
 //! Implements the interface of `forebay-frontend`. Each worker has a table of its clients. The
-//! [`Budget`] that all workers share limits the memory of all requests. This module counts a
-//! request when it is accepted and when its completion is delivered, so a front end cannot
-//! miscount.
+//! [`Budget`](crate::budget::Budget) that all workers share limits the memory of all requests. This
+//! module counts a request when it is accepted and when its completion is delivered, so a front end
+//! cannot miscount.
 
-mod budget;
 mod clock;
 mod context;
 mod in_flight;
-mod inquiry;
 mod refusals;
 mod tally;
 mod waiting;
 
-pub(crate) use budget::{Acquired, Budget, HUGE_BYTES, PIECE_BYTES, Queue, Waiter};
 pub(crate) use clock::ClientClock;
 pub(crate) use context::Context;
 pub(crate) use in_flight::{InFlight, Ticket};
-pub(crate) use inquiry::{DirtyRanges, ExtentQueries};
 pub(crate) use waiting::waiting;
 
-use crate::service::VolumeSettings;
+use crate::budget::{Queue, Waiter};
 use crate::shared::{Shared, Volume};
 use forebay_engine::LineHits;
-use forebay_frontend::{ClientId, ClientRequest, Memory, Peer, VolumeInfo};
+use forebay_frontend::{ClientId, ClientRequest, Memory, Peer};
 use forebay_types::limits::CONNECTION_REQUESTS_MAX;
-use forebay_types::{IoError, IoResult, TlsUse, VolumeId};
+use forebay_types::{IoError, IoResult, VolumeId};
 use forebay_volume::{Completion, CompletionBatch, CompletionQueue, RequestKind};
 use refusals::Refusals;
 use std::sync::Arc;
@@ -41,7 +37,7 @@ pub(crate) struct Submitted {
     pub arrived: Instant,
     /// Whether it begins where the previous request of its client and kind ends.
     pub is_sequential: bool,
-    /// Its mark for [`crate::recording::Recorder::answer`]; zero if it is not recorded.
+    /// Its mark for [`crate::shared::Recorder::answer`]; zero if it is not recorded.
     pub recorded: u32,
     /// How long it waited for memory before it was accepted, in milliseconds, at most 65535.
     pub waited_ms: u16,
@@ -233,23 +229,6 @@ impl ClientTable {
     /// Records the latencies of the turn. Returns the time, if it was needed for that.
     pub(crate) fn record_latencies(&mut self, worker: usize) -> Option<Instant> {
         self.tallies.record(worker)
-    }
-}
-
-/// The description of a volume for clients.
-pub(crate) fn info_of(id: VolumeId, settings: &VolumeSettings) -> VolumeInfo {
-    let description = settings.backend.description();
-    VolumeInfo {
-        id,
-        name: settings.name.clone(),
-        description: settings.config.description.clone().unwrap_or_default(),
-        size_bytes: description.size_bytes,
-        read_only: settings.config.read_only || description.read_only,
-        rotational: settings.geometry.rotational == Some(true),
-        block_bytes: description.alignment_bytes,
-        can_trim: description.can_discard,
-        can_fast_zero: description.can_zero_fast,
-        tls_only: settings.config.tls == TlsUse::Required,
     }
 }
 

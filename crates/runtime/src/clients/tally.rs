@@ -1,8 +1,7 @@
 //! Counts answered requests, and records their latencies once per turn.
 
 use super::Submitted;
-use crate::shared::Volume;
-use crate::slow::SlowRequest;
+use crate::shared::{SlowRequest, Volume};
 use crate::stats::{Compared, Count, Counts, LatencyClass, SIZE_CLASSES, size_class};
 use forebay_engine::{LineHits, Uncached};
 use forebay_types::{ByteRange, IoResult, LINE_BYTES};

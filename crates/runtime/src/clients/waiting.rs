@@ -1,7 +1,7 @@
 //! The requests in flight that have waited long.
 
 use super::{ClientTable, InFlight, Submitted};
-use crate::slow::{WaitingRequest, WaitingRequests};
+use crate::shared::{WaitingRequest, WaitingRequests};
 use std::time::{Duration, Instant};
 
 /// The requests of a worker's clients that have waited for as long as makes a request of their

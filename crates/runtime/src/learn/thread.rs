@@ -2,8 +2,8 @@
 //! and passes forecasts on.
 
 use super::volume::Learned;
-use super::{Histories, LearnStatus, LocalClock, LocalTime, regions_max};
-use crate::shared::{Message, Shared, Volume};
+use super::{Histories, LocalClock, LocalTime, regions_max};
+use crate::shared::{LearnStatus, Message, Shared, Volume};
 use crate::warm_up::WarmUps;
 use forebay_policy::{SlotPoll, SlotTracker};
 use forebay_types::TimeSlot;
@@ -190,7 +190,7 @@ fn collect_reports(shared: &Shared) {
     let (reporting, reported) = mpsc::channel::<()>();
     for inbox in &shared.inboxes {
         let reporting = reporting.clone();
-        let task = Box::new(move |tasks: &mut dyn crate::worker::Tasks| {
+        let task = Box::new(move |tasks: &mut dyn crate::shared::Tasks| {
             tasks.report_needs();
             drop(reporting);
         });

@@ -1,7 +1,7 @@
 //! The history of one volume, and its forecasts.
 
-use super::{ForecastScore, ForecastStatus, Histories, LearnState, LearnStatus, REGIONS_MAX};
-use crate::shared::{Shared, Volume};
+use super::{Histories, REGIONS_MAX};
+use crate::shared::{ForecastScore, ForecastStatus, LearnState, LearnStatus, Shared, Volume};
 use forebay_format::{HistoryFile, history_bytes};
 use forebay_policy::{AccessHistory, Confidence, ConfidenceChange, Demand, Forecast, Needs};
 use forebay_types::{Granule, LINE_BYTES, SLOTS_PER_WEEK, Size, TimeSlot};

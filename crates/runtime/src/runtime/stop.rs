@@ -2,8 +2,8 @@
 //! another process; and an exit before the machine goes down, whatever the disks do.
 
 use super::Runtime;
-use crate::error::{VolumeError, VolumeResult};
-use crate::service::{POLL, Stall, flush, flush_all, outstanding, save, save_all, wait_until_idle};
+use crate::error::{Stall, VolumeError, VolumeResult};
+use crate::service::{POLL, flush, flush_all, outstanding, save, save_all, wait_until_idle};
 use crate::shared::Volume;
 use crate::warm_up::LastSave;
 use std::sync::Arc;

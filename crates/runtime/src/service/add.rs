@@ -1,30 +1,28 @@
 //! Adds a volume: checks its disk and its journal, recovers its data, and lets clients enter.
 
+use super::adopt::RecoveryPlan;
 use super::drain::flush;
 use super::protectors::pool_and_vault;
+use super::record_again::record_again;
 use super::{VolumeService, VolumeSettings};
-use crate::clients::{ExtentQueries, info_of};
+use crate::disk::Reads;
 use crate::error::{VolumeError, VolumeResult};
-use crate::gather::Gather;
-use crate::govern::{Govern, limits_of};
-use crate::learn::Learn;
 use crate::locks::{Lock, SharedLock};
-use crate::pins::VolumePins;
-use crate::protect::adopt::RecoveryPlan;
 use crate::protect::journal::{Attachment, JournalError, VolumeJournal};
-use crate::protect::record_again::record_again;
 use crate::protect::restore;
 use crate::protect::vault::VolumeVault;
-use crate::shared::{FlushGate, JournalUse, Reads, Volume};
-use crate::slow::SlowVolume;
+use crate::shared::{
+    ExtentQueries, FlushGate, Gather, Govern, JournalUse, Learn, SlowVolume, Volume, VolumePins,
+    Warm, limits_of,
+};
 use crate::stats::{DiskLoad, InternalReads, WorkerStats};
-use crate::warm_up::Warm;
 use forebay_backend::Backend;
 use forebay_engine::Protection;
+use forebay_frontend::VolumeInfo;
 use forebay_journal::Freshness;
 use forebay_journal::decision::{PoolState, VaultState};
 use forebay_protect::VolumePower;
-use forebay_types::{Durability, Mode, Stripes, VolumeId};
+use forebay_types::{Durability, Mode, Stripes, TlsUse, VolumeId};
 use forebay_volume::Streams;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -102,7 +100,6 @@ impl VolumeService {
             order: config.ordered.then(Arc::default),
             journal,
             power: VolumePower::new(config.protection.has_ups()),
-            vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
             samples: OnceLock::new(),
             error_log: Default::default(),
             disk_errors: Default::default(),
@@ -212,5 +209,22 @@ const fn protection_of(has_journal: bool, has_ups: bool) -> Protection {
         (true, _) => Protection::Journal,
         (false, true) => Protection::Power,
         (false, false) => Protection::None,
+    }
+}
+
+/// The description of a volume for clients.
+fn info_of(id: VolumeId, settings: &VolumeSettings) -> VolumeInfo {
+    let description = settings.backend.description();
+    VolumeInfo {
+        id,
+        name: settings.name.clone(),
+        description: settings.config.description.clone().unwrap_or_default(),
+        size_bytes: description.size_bytes,
+        read_only: settings.config.read_only || description.read_only,
+        rotational: settings.geometry.rotational == Some(true),
+        block_bytes: description.alignment_bytes,
+        can_trim: description.can_discard,
+        can_fast_zero: description.can_zero_fast,
+        tls_only: settings.config.tls == TlsUse::Required,
     }
 }

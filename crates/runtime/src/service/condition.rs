@@ -1,7 +1,7 @@
 //! Whether volumes are served without errors. Cheap enough to be asked every second.
 
 use super::VolumeService;
-use crate::disks::DiskStall;
+use crate::disk::DiskStall;
 use forebay_backend::Displaced;
 use forebay_types::{IoError, VolumeId};
 use std::collections::HashMap;

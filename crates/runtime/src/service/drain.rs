@@ -9,10 +9,9 @@
 //! their last replies, from the moment when the disk has completed all I/O; then their sockets are
 //! shut down, and sockets that the kernel has not finished after [`SHUTDOWN`] are closed.
 
-use crate::error::{VolumeError, VolumeResult};
-use crate::shared::{Shared, Volume};
+use crate::error::{Stall, VolumeError, VolumeResult};
+use crate::shared::{Outstanding, Shared, Volume};
 use crate::stats::add_up_answers;
-use crate::worker::Outstanding;
 use forebay_types::{IoError, IoResult, VolumeId};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
@@ -31,53 +30,6 @@ const INTERNAL_FLUSHES_MAX: u64 = 16;
 
 /// Called periodically with the dirty bytes left.
 pub(crate) type OnProgress<'a> = &'a mut dyn FnMut(u64);
-
-/// Why a flush, a removal or a stop does not complete, if the disk is not the cause.
-#[derive(Debug, thiserror::Error)]
-pub enum Stall {
-    /// The journal does not respond.
-    #[error(
-        "volume '{name}' waits for its journal {journal}, which has not answered for {seconds} s; \
-         the volume is still served, and nothing is lost"
-    )]
-    Journal {
-        /// The volume.
-        name: String,
-        /// Its journal.
-        journal: String,
-        /// The timeout.
-        seconds: u64,
-    },
-    /// The failure of the journal, or of one of its devices, cannot be recorded.
-    #[error(
-        "volume '{name}' waits for a record of the failure of its journal {journal}: {reason}; the \
-         volume is still served, and nothing is lost"
-    )]
-    Record {
-        /// The volume.
-        name: String,
-        /// Its journal.
-        journal: String,
-        /// The error, with the path.
-        reason: String,
-    },
-    /// Requests or operations do not complete, although neither disk nor journal is waited for.
-    #[error(
-        "{requests} requests and {operations} operations of volume '{name}' have not completed \
-         for {seconds} s, although its disk has answered everything; the volume is still served, \
-         and nothing is lost"
-    )]
-    Nothing {
-        /// The volume.
-        name: String,
-        /// The timeout.
-        seconds: u64,
-        /// Requests in flight.
-        requests: usize,
-        /// Operations of the cache in progress.
-        operations: u64,
-    },
-}
 
 /// Detects that a volume's disk makes no progress.
 pub(super) struct Watchdog<'a> {

@@ -11,46 +11,53 @@
 //! | --- | --- |
 //! | `add` | the start of a volume: checks, recovery, registration |
 //! | `additions` | the names and disks reserved by additions in progress |
+//! | `adopt`, `record_again` | the pool of a previous process, whose volumes continue |
 //! | `remove` | the end of a volume, the undo of a failed addition, trust in a failed disk |
 //! | `discard` | the end of a volume whose disk does not take its data |
 //! | `drain` | flushes, and the wait for disks and clients |
 //! | `calibrate` | the measurement of disks |
 //! | `pins` | the ranges of volumes that stay in the pool |
+//! | `presence` | the check that disks are where they were opened |
 //! | `protectors` | the journals and the vault that volumes rely on |
+//! | `recording`, `slow_log` | the requests of clients, for traces and for the log |
 //! | `status` | snapshots |
 
 mod add;
 mod additions;
+mod adopt;
 mod calibrate;
 mod condition;
 mod discard;
 mod drain;
 mod pins;
+mod presence;
 mod protectors;
+mod record_again;
+mod recording;
 mod remove;
 mod settings;
+mod slow_log;
 mod status;
 
-pub use calibrate::CalibrateError;
 pub use condition::VolumeCondition;
 pub use discard::Discarded;
-pub use drain::Stall;
+pub use recording::{RecordError, Recording};
 pub use settings::VolumeSettings;
+pub use slow_log::{SlowLog, SlowUnlogged};
 pub(crate) use status::Curves;
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 
+pub(crate) use adopt::shards;
 pub(crate) use drain::{POLL, flush, flush_all, outstanding, save, save_all, wait_until_idle};
 pub(crate) use protectors::Protectors;
 
 use crate::error::{VolumeError, VolumeResult};
-use crate::govern::limits_of;
 use crate::learn::Learner;
 use crate::locks::{Lock, order};
-use crate::protect::adopt::PoolVolumes;
-use crate::shared::{Shared, Volume};
+use crate::shared::{Shared, Tasks, Volume, limits_of};
 use crate::warm_up::WarmUps;
-use crate::worker::Tasks;
 use additions::Additions;
+use adopt::PoolVolumes;
 use calibrate::Calibrator;
 use drain::OnProgress;
 use forebay_backend::SaveState;
@@ -115,7 +122,7 @@ impl VolumeService {
         }
         let pins = has_pins.then(|| self.check_pins(&volume, &new.pin)).transpose()?;
         // A record that the volume relies on more than it does is harmless if the change fails.
-        if let Some(vault) = &volume.vault {
+        if let Some(vault) = self.protectors.vault() {
             vault.rely(volume.id, new.mode)?;
         }
         if let (Some(used), Mode::WriteBack) = (&volume.journal, new.mode) {
@@ -220,7 +227,7 @@ impl VolumeService {
     /// Checks that journals, vault and disks are still where they were opened.
     pub(crate) fn check_presence(&self) {
         self.protectors.check_presence();
-        self.shared.volumes.all().iter().for_each(|volume| volume.check_presence());
+        self.shared.volumes.all().iter().for_each(|volume| presence::check_presence(volume));
     }
 
     /// Ends the service once all volumes are clean and the workers have ended.
@@ -233,7 +240,7 @@ impl VolumeService {
         if pool_volumes.unserved().is_empty() {
             self.shared.pool.close();
         }
-        // Breaks the reference cycle of a volume, its vault, and `shared`.
+        // Closes the disks.
         self.shared.volumes.clear();
     }
 }

@@ -5,9 +5,9 @@
 //! collects what is known about journal, pool and vault; [`forebay_journal::decision`] decides.
 
 use super::VolumeSettings;
+use super::adopt::{PoolVolumes, RecoveryPlan};
 use crate::error::{VolumeError, VolumeResult};
 use crate::locks::Lock;
-use crate::protect::adopt::{PoolVolumes, RecoveryPlan};
 use crate::protect::journal::{
     Journal, JournalError, JournalRecord, JournalSettings, NoJournalRecord,
 };
@@ -155,7 +155,7 @@ impl Protectors {
                 }
                 shard.volume(volume.id).mode()
             };
-            if let Some(vault) = &volume.vault {
+            if let Some(vault) = self.vault() {
                 vault.rely(volume.id, mode)?;
             }
             if let (Some(used), Mode::WriteBack) = (&volume.journal, mode) {

@@ -55,7 +55,7 @@ impl VolumeService {
             // that are not recorded in the journal.
             used.journal.detach_or_report(used.number);
         }
-        if let Some(vault) = &volume.vault {
+        if let Some(vault) = self.protectors.vault() {
             vault.detach(volume.id);
         }
         let _changing = self.changes.lock();
@@ -99,7 +99,7 @@ impl VolumeService {
             Some(used) => used.journal.take_back(used.number),
             None => !pool_volumes.is_marked_whole(volume.id),
         };
-        if let Some(vault) = &volume.vault {
+        if let Some(vault) = self.protectors.vault() {
             vault.detach(volume.id);
         }
         let _changing = self.changes.lock();

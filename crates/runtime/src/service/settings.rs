@@ -1,8 +1,8 @@
 //! What is needed to add a volume.
 
-use crate::gather::OnMeasured;
 use crate::protect::journal::VolumeJournal;
 use crate::protect::vault::VolumeVault;
+use crate::shared::OnMeasured;
 use forebay_backend::Backend;
 use forebay_policy::SplitCost;
 use forebay_types::{DiskGeometry, Mode, VolumeConfig};

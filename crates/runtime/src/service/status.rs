@@ -1,16 +1,13 @@
 //! Status snapshots of the runtime.
 
+use super::pins::pinned_lines_max;
 use super::{VolumeCondition, VolumeService};
-use crate::disks::DiskStall;
+use crate::disk::DiskStall;
 use crate::error::VolumeError;
-use crate::gather::GatherStatus;
-use crate::learn::LearnStatus;
-use crate::pins::{PinStatus, pinned_lines_max};
 use crate::pool::{MappedLines, SUM_BYTES};
 use crate::protect::patrol::PatrolStatus;
-use crate::shared::Volume;
+use crate::shared::{GatherStatus, LearnStatus, PinStatus, Volume, WarmUpStatus};
 use crate::stats::{DiskUse, NamedStatistics, VolumeStatistics, add_up, add_up_arms};
-use crate::warm_up::WarmUpStatus;
 use forebay_backend::{Description, Displaced, SaveState};
 use forebay_engine::{Shard, ShardUsage};
 use forebay_policy::{GovernorState, MemoryBounds, MissRatioCurve};

@@ -1,40 +1,43 @@
 //! The state that all workers share: the shards, the pool, the volumes, and the inboxes.
 
-mod flush_gate;
 mod inbox;
-mod reads;
+mod recorder;
 mod shards;
+mod tasks;
 mod volume;
 mod volume_table;
 
-pub(crate) use flush_gate::{FLUSH_FAILED, FlushGate, FlushNeed};
 pub(crate) use inbox::{Inbox, Message};
-pub(crate) use reads::Reads;
+pub use recorder::{Recorded, Served};
+pub(crate) use recorder::{Recorder, Ring};
 pub(crate) use shards::Shards;
-pub(crate) use volume::{JournalUse, TransferId, Volume};
+pub(crate) use tasks::{OnDone, Outstanding, Tasks};
+pub use volume::{
+    CalibrateError, Calibration, CalibrationFailure, ForecastScore, ForecastStatus, GatherStatus,
+    LearnState, LearnStatus, OnMeasured, PinError, PinStatus, SlowRequest, SlowWait, VolumeSlow,
+    WaitingRequest, WaitingRequests, WarmUpState, WarmUpStatus,
+};
+pub(crate) use volume::{
+    DirtyRanges, ExtentQueries, FLUSH_FAILED, FlushGate, FlushNeed, Gather, Govern, JournalUse,
+    Learn, Need, PendingQuery, Pins, SlowVolume, TransferId, Volume, VolumePins, Warm, limits_of,
+};
 pub(crate) use volume_table::VolumeTable;
 
 use crate::background::Background;
-use crate::clients::{Acquired, Budget, Queue, Waiter};
+use crate::budget::{Acquired, Budget, Queue, Waiter};
 use crate::descriptors::Descriptors;
-use crate::disks::UnansweredIos;
-use crate::error::{StartError, VolumeError};
-use crate::huge_pages::HugePages;
+use crate::disk::UnansweredIos;
+use crate::error::VolumeError;
 use crate::locks::Locked;
-use crate::memory_plan::MemoryPlan;
-use crate::pool::{MappedLines, Pool};
-use crate::protect::patrol::{Ecc, no_walks};
-use crate::runtime::RuntimeConfig;
+use crate::pool::{HugePages, MappedLines, Pool};
+use crate::protect::patrol::Ecc;
 use crate::timeouts::Timeouts;
-use crate::worker::Tasks;
 use forebay_ecc::Code;
-use forebay_engine::{Protection, Shard, Slot};
+use forebay_engine::{Place, Protection, Shard, Slot};
 use forebay_frontend::{ClientId, PoolAccess};
 use forebay_protect::PowerGate;
 use forebay_types::{Stripes, VolumeId};
 use forebay_volume::ReplySegment;
-use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -71,44 +74,6 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Makes the shared state, over an empty pool or an adopted one.
-    pub(crate) fn open(
-        config: &RuntimeConfig,
-        plan: &MemoryPlan,
-        timeouts: Timeouts,
-        kept: Option<OwnedFd>,
-    ) -> Result<Arc<Self>, StartError> {
-        let pool = Pool::open(plan.pool_bytes, plan.shards, kept)?;
-        pool.record_limit(plan.limit_bytes, plan.start_bytes);
-        let mut shards = crate::protect::adopt::shards(&pool, timeouts.dirty_age)?;
-        let ecc = config.ecc;
-        shards.iter_mut().for_each(|shard| shard.set_parity(ecc == Ecc::Parity));
-        let workers = 0..config.workers;
-        let inboxes: Result<Vec<_>, _> =
-            workers.clone().map(|_| Inbox::new().map(Arc::new)).collect();
-        Ok(Arc::new(Self {
-            shards: Shards::new(shards),
-            inboxes: inboxes.map_err(io::Error::from)?,
-            volumes: VolumeTable::default(),
-            unanswered: UnansweredIos::new(config.workers),
-            started: Instant::now(),
-            timeouts,
-            budget: Budget::new(plan.request_bytes, plan.lane_bytes, plan.payload_bytes),
-            connections: AtomicU64::new(0),
-            descriptors: Descriptors::read(),
-            worker_connections: workers.map(|_| AtomicU64::new(0)).collect(),
-            stopping: AtomicBool::new(false),
-            power: PowerGate::default(),
-            background: Background::default(),
-            is_recording: AtomicBool::new(false),
-            huge_pages: HugePages::new(pool.shards()),
-            pool,
-            ecc,
-            code: Code::detect(),
-            walk_ms: no_walks(plan.shards),
-        }))
-    }
-
     pub(crate) fn shard(&self, shard: usize) -> Locked<'_, Shard<MappedLines>> {
         self.shards.lock(shard)
     }
@@ -214,8 +179,21 @@ impl PoolAccess for Shared {
         self.pool.line(shard, slot)
     }
 
+    /// Takes the lock of each shard once.
     fn release(&self, segments: &[ReplySegment]) {
-        crate::worker::release(self, segments);
+        let mut shards = segments.iter().fold(0u64, |shards, segment| shards | 1 << segment.shard);
+        while shards != 0 {
+            let number = shards.trailing_zeros();
+            shards &= shards - 1;
+            let mut shard = self.shard(number as usize);
+            for segment in segments {
+                if u32::from(segment.shard) == number
+                    && let Place::Slot { slot, .. } = segment.segment.place
+                {
+                    shard.release(slot);
+                }
+            }
+        }
     }
 
     fn unstage(&self, shard: usize, slots: &[Slot]) {

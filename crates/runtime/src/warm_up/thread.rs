@@ -3,9 +3,8 @@
 
 use super::pins::{Pass, PinnedVolumes};
 use super::save::{Pace, Saver};
-use super::{LastSave, WarmLists, WarmUpState, WarmUpStatus};
-use crate::gather::Calibration;
-use crate::shared::{Message, Shared, Volume};
+use super::{LastSave, WarmLists};
+use crate::shared::{Calibration, Message, Shared, Volume, WarmUpState, WarmUpStatus};
 use crate::timeouts::Timeouts;
 use forebay_engine::PreloadKind;
 use forebay_format::{WarmList, WarmListError, warm_list_bytes};
@@ -225,7 +224,7 @@ impl Thread {
         let Some(bytes) = bytes else { return Ok(None) };
         let invalid = |error: WarmListError| error.to_string();
         let list = WarmList::decode(&bytes).map_err(invalid)?;
-        list.check(&volume.warm.disk).map_err(invalid)?;
+        list.check(volume.warm.disk()).map_err(invalid)?;
         self.saver.remember(&volume.name, &bytes);
         Ok(Some(list))
     }
@@ -306,7 +305,7 @@ impl Thread {
             end.is_ok = result.is_ok();
         });
         self.next_worker = (self.next_worker + 1) % shared.inboxes.len();
-        let task = Box::new(move |tasks: &mut dyn crate::worker::Tasks| {
+        let task = Box::new(move |tasks: &mut dyn crate::shared::Tasks| {
             tasks.preload(id, granule, kind, on_done);
         });
         shared.inboxes[self.next_worker].post(Message::Task(task));

@@ -4,7 +4,6 @@ use super::Worker;
 use crate::error::StartError;
 use crate::locks::{Lock, order};
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
-use crate::runtime::Engine;
 use crate::shared::Shared;
 use forebay_frontend::{FrontEnd, Service};
 use forebay_threads::Thread;
@@ -15,6 +14,18 @@ use std::time::{Duration, Instant};
 
 /// The interval at which [`Crew::wait`] polls for ended threads.
 const POLL: Duration = Duration::from_millis(5);
+
+/// The I/O engine of the workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// io_uring if the kernel allows it, otherwise epoll.
+    #[default]
+    Auto,
+    /// io_uring.
+    IoUring,
+    /// epoll for sockets; the backends' threads do file I/O.
+    Epoll,
+}
 
 /// The threads of all workers.
 pub(crate) struct Crew {

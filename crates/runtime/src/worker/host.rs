@@ -1,22 +1,20 @@
 //! The environment of a worker's dispatcher: shards, memory, I/O, journals and replies.
 
 use super::io::{Ended, Ios};
-use super::tasks::OnDone;
+use super::needs::PendingNeeds;
 use crate::clients::{ClientClock, ClientCompletion, ClientTable, Completions, InFlight};
-use crate::learn::PendingNeeds;
 use crate::pool::{MappedLines, Pool};
 use crate::protect::patrol;
 use crate::reactor::Reactor;
-use crate::recording::Recorder;
-use crate::shared::{FlushNeed, Message, Shared, Volume};
+use crate::shared::{FlushNeed, Message, OnDone, Recorder, Shared, Volume};
 use forebay_engine::{
-    Answer, IoAction, JournalOp, JournalRequest, MemoryStep, Outbox, Part, PartId, Place,
-    Protection, Shard,
+    Answer, IoAction, JournalOp, JournalRequest, MemoryStep, Outbox, Part, PartId, Protection,
+    Shard,
 };
 use forebay_frontend::Memory;
 use forebay_protect::{admission, protection};
 use forebay_types::{ByteRange, IoError, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
-use forebay_volume::{Admission, Barrier, EpochOrder, Host, JobId, Reply, ReplySegment, Streams};
+use forebay_volume::{Admission, Barrier, EpochOrder, Host, JobId, Reply, Streams};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -289,21 +287,4 @@ fn record_in_journal(
         }
     });
     used.journal.record(used.number, note, pieces)
-}
-
-/// Releases the pins of replies. Takes the lock of each shard once.
-pub(crate) fn release(shared: &Shared, segments: &[ReplySegment]) {
-    let mut shards = segments.iter().fold(0u64, |shards, segment| shards | 1 << segment.shard);
-    while shards != 0 {
-        let number = shards.trailing_zeros();
-        shards &= shards - 1;
-        let mut shard = shared.shard(number as usize);
-        for segment in segments {
-            if u32::from(segment.shard) == number
-                && let Place::Slot { slot, .. } = segment.segment.place
-            {
-                shard.release(slot);
-            }
-        }
-    }
 }

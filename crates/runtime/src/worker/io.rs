@@ -1,7 +1,7 @@
 //! I/O to the backends. The I/Os of the shards in a turn are collected, adjacent ones are
 //! coalesced, and all are started together at the end of the turn.
 
-use crate::disks::UnansweredIo;
+use crate::disk::{UnansweredIo, operation};
 use crate::reactor::Reactor;
 use crate::shared::{Inbox, Message, Shared, TransferId, Volume};
 use forebay_engine::{IoAction, IoId, IoVerb, Place};
@@ -11,12 +11,8 @@ use forebay_volume::{JobId, Mergeable, merge};
 use std::sync::Arc;
 use std::time::Instant;
 
-mod disk_errors;
-mod error_log;
 mod in_flight;
 
-pub(crate) use disk_errors::DiskErrors;
-pub(crate) use error_log::ErrorLog;
 use in_flight::{InFlight, Member, Progress, Purpose, submit};
 
 /// An I/O to be started at the end of the turn.
@@ -320,7 +316,7 @@ fn log_failure(io: &InFlight, error: IoError, now: Instant) {
     tracing::warn!(
         volume = io.volume.name,
         disk = io.volume.backend.description().name,
-        operation = crate::disks::operation(io.verb),
+        operation = operation(io.verb),
         cause,
         offset = range.map(|range| range.offset),
         length = range.map(|range| range.len),

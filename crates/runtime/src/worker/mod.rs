@@ -8,15 +8,14 @@
 mod crew;
 mod host;
 mod io;
+mod needs;
 mod tasks;
 
 pub(crate) use crew::Crew;
-pub(crate) use host::{Token, WorkerHost, carry_out, release};
-pub(crate) use io::{DiskErrors, ErrorLog};
-pub(crate) use tasks::{Outstanding, Tasks};
+pub use crew::Engine;
+pub(crate) use host::{Token, WorkerHost, carry_out};
 
 use crate::clients::{ClientClock, ClientTable, Completions, Context, Deliveries, InFlight};
-use crate::learn::PendingNeeds;
 use crate::protect::journal::distance;
 use crate::protect::patrol::Patrol;
 use crate::reactor::{Event, Reactor};
@@ -24,6 +23,7 @@ use crate::shared::{Inbox, Message, Shared};
 use forebay_frontend::{FrontEnd, SocketEvent};
 use forebay_volume::Dispatcher;
 use io::{Ended, Ios};
+use needs::PendingNeeds;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

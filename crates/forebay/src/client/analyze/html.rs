@@ -7,8 +7,8 @@ use super::span;
 use super::text::{
     causes, compared, interrupted, meaning, milliseconds, provisional, worst_in_words,
 };
-use crate::client::units::bytes;
 use forebay_api::AnalysisPhase;
+use forebay_terminal::units::bytes;
 
 const STYLE: &str = "\
 body{font:15px/1.5 system-ui,sans-serif;color:#1b1f24;background:#fff;max-width:1060px;\
@@ -239,7 +239,7 @@ fn percent(part: f64) -> String {
 
 fn number(value: f64) -> String {
     match value {
-        value if value >= 10_000.0 => crate::client::units::count(value as u64),
+        value if value >= 10_000.0 => forebay_terminal::units::count(value as u64),
         value if value >= 100.0 => format!("{value:.0}"),
         value if value >= 10.0 => format!("{value:.1}"),
         value => format!("{value:.2}"),

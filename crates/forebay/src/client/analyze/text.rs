@@ -3,10 +3,10 @@
 use super::comparison::{Comparison, Worst};
 use super::figures::{Report, Sums, VolumeReport, times, verdict};
 use super::span;
-use crate::client::units::bytes;
 use forebay_api::{
     AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, Mode, VolumeStatus,
 };
+use forebay_terminal::units::bytes;
 
 /// A larger part of the time is not worth a line.
 const NEARLY_ALL: f64 = 0.99;

@@ -1,10 +1,10 @@
 //! From the extents of a file to ranges of the volume. Pure.
 
 use super::device::{Device, PIN_RANGES};
-use crate::client::units::bytes;
 use crate::report::with_remedy;
 use anyhow::anyhow;
 use forebay_backend::{FileExtent, Placement};
+use forebay_terminal::units::bytes;
 use forebay_types::{ByteRange, PinnedRanges, limits::PINNED_RANGES_MAX};
 
 /// A part of a file and its place in the volume.

@@ -1,8 +1,8 @@
 //! Shows what is wrong, and what to do about it.
 
-use super::page::{Page, Piece, Style, cut};
-use crate::client::units::count;
 use forebay_api::{Alert, Severity};
+use forebay_terminal::page::{Page, Piece, Style, cut};
+use forebay_terminal::units::count;
 
 /// The style of alerts.
 pub(crate) const fn style_of(severity: Severity) -> Style {

@@ -4,13 +4,13 @@
 use super::alerts::{self, joined};
 use super::figures::{Figures, View};
 use super::overview::{benefit, state};
-use super::page::{Page, Piece, Style, padded, right};
 use crate::client::gather;
 use crate::client::sentences::{self, mode_note};
-use crate::client::units::{bytes, compact, count, duration, micros, percent};
 use forebay_api::{
     GeometrySource, LatencySummary, LearnState, PinState, SavedStatus, VolumeStatus, WarmUpState,
 };
+use forebay_terminal::page::{Page, Piece, Style, padded, right};
+use forebay_terminal::units::{bytes, compact, count, duration, micros, percent};
 use forebay_types::Size;
 
 /// A volume in depth. `figures` are those of the view's period.

@@ -2,13 +2,13 @@
 
 use super::alerts::{self, JoinedAlert, joined, style_of};
 use super::figures::{Figures, Times, View};
-use super::page::{Page, Piece, Style, cut};
 use super::volumes;
-use crate::client::units::{bytes, count, duration, latency_us, percent, rate};
 use forebay_api::{
     BackgroundShare, JournalStatus, MemoryAdvice, PinState, Severity, Status, VolumeStatus,
     WarmUpState,
 };
+use forebay_terminal::page::{Page, Piece, Style, cut};
+use forebay_terminal::units::{bytes, count, duration, latency_us, percent, rate};
 use std::time::Duration;
 
 /// The most alerts that the overview shows in full.
@@ -35,7 +35,7 @@ pub(crate) fn overview(view: &View<'_>, width: usize, height: Option<usize>) -> 
     }
     // The table has two lines of heading, and one that says that volumes are missing.
     let most = height.map_or(usize::MAX, |height| {
-        let left = height.saturating_sub(page.len() + 2);
+        let left = height.saturating_sub(page.height() + 2);
         let all = view.status.volumes.len();
         if all <= left { all } else { left.saturating_sub(1).max(VOLUMES_MIN) }
     });

@@ -1,7 +1,7 @@
 //! The terminal while a page is shown again and again: the alternate screen, without a cursor and
 //! without echo.
 
-use super::page::Page;
+use forebay_terminal::page::Page;
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use std::io::{self, Write};

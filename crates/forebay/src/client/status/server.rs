@@ -1,12 +1,12 @@
 //! The server in depth: process, memory, patrol, pool, journals, UPSes and vault.
 
-use super::page::{Page, Piece, Style, cut, padded, right, width};
 use crate::client::sentences::{memory_limit, shares};
-use crate::client::units::{bytes, compact, count, latency_us};
 use forebay_api::{
     BackgroundStatus, Damage, JournalStatus, Memory, MemoryState, PatrolStatus, PoolDivision,
     PowerStatus, Status, UpsStatus, VaultStatus,
 };
+use forebay_terminal::page::{Page, Piece, Style, cut, padded, right, width};
+use forebay_terminal::units::{bytes, compact, count, latency_us};
 
 /// Everything about the server.
 pub(crate) fn server(status: &Status, page: &mut Page) {

@@ -1,10 +1,10 @@
 //! The pages of `forebay status` from given statuses: their text, and that they fit.
 
 use super::figures::View;
-use super::page::{WIDTH, width};
 use super::samples::{failing, healthy, many};
 use super::*;
 use forebay_api::BackendIos;
+use forebay_terminal::page::{WIDTH, width};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -128,7 +128,7 @@ fn many_volumes_have_a_line_each_and_fit_a_screen() {
         let view = View::since_start(&status);
         let mut screen =
             What::Overview.page(&view, Size { width: WIDTH, height: Some(23) }).unwrap();
-        assert_eq!(screen.len(), 23, "{}", screen.text(false));
+        assert_eq!(screen.height(), 23, "{}", screen.text(false));
         screen.limit(23);
         let text = screen.text(false);
         let last = format!("busiest of {count} volumes\n");

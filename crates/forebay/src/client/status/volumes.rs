@@ -1,10 +1,10 @@
 //! The table with a line for each volume.
 
 use super::figures::{Figures, View};
-use super::page::{Page, Piece, Style, cut, padded, right, width};
 use crate::client::sentences;
-use crate::client::units::compact;
 use forebay_api::{VolumeState, VolumeStatus};
+use forebay_terminal::page::{Page, Piece, Style, cut, padded, right, width};
+use forebay_terminal::units::compact;
 
 /// The columns with numbers: two lines of heading, and the width of the cells.
 const NUMBERS: [(&str, &str, usize); 7] = [

@@ -1,13 +1,13 @@
 //! `forebay status --watch`: the same page again and again, with the rates of the last interval.
 
 use super::figures::{Readings, View};
-use super::page::{Page, Style};
 use super::screen::Screen;
 use super::{Size, WIDTH};
 use crate::report::{sentence, warn};
 use crate::signals::Signals;
 use anyhow::Context;
 use forebay_api::Client;
+use forebay_terminal::page::{Page, Style};
 use rustix::process::Signal;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -123,8 +123,10 @@ impl Output {
         if let Some(trouble) = trouble {
             page.wrapped(Style::Error, &format!("not up to date: {trouble}"));
         }
-        let size =
-            Size { height: Some(height.saturating_sub(page.len() + 1)), ..Size::of_output(None) };
+        let size = Size {
+            height: Some(height.saturating_sub(page.height() + 1)),
+            ..Size::of_output(None)
+        };
         page.append(show(&view, size)?);
         page.limit(height.saturating_sub(1));
         let every = self.every.as_secs_f64();

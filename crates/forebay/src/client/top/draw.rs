@@ -3,10 +3,10 @@
 use super::app::{App, Body, History};
 use crate::client::status::alerts::{self, joined, style_of};
 use crate::client::status::figures::{Figures, View};
-use crate::client::status::page::{self, Page, Piece, cut};
 use crate::client::status::{details, overview, volumes};
-use crate::client::units::{bytes, count, duration, latency_us, percent, rate};
 use forebay_api::Status;
+use forebay_terminal::page::{self, Page, Piece, cut};
+use forebay_terminal::units::{bytes, count, duration, latency_us, percent, rate};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -348,10 +348,10 @@ fn draw_volume(
         ),
     }
     let rows = usize::from(area.height);
-    let first = scroll.min(page.len().saturating_sub(rows));
+    let first = scroll.min(page.height().saturating_sub(rows));
     let lines = page.pieces().skip(first).take(rows).map(|pieces| line(app, pieces));
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), area);
-    page.len().saturating_sub(rows)
+    page.height().saturating_sub(rows)
 }
 
 /// The keys that are of use now.

@@ -2,8 +2,8 @@
 //! has cut is ignored; the interval in it is lost, like the one in progress.
 
 use super::Record;
-use crate::state_file::StateFile;
 use forebay_api::{AnalysisBatch, AnalysisInterruption, AnalysisRequest, AnalysisState};
+use forebay_state::StateFile;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

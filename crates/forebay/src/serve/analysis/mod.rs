@@ -15,7 +15,6 @@ mod pace;
 use super::periodic::Periodic;
 use super::vault::utc;
 use crate::client::analyze::INTERVALS_MIN;
-use crate::state_file::StateFile;
 use convert::batch_volume;
 use file::AnalysisFile;
 use forebay_api::{
@@ -24,6 +23,7 @@ use forebay_api::{
 };
 use forebay_control::AnalysisManager;
 use forebay_runtime::{NamedStatistics, Runtime};
+use forebay_state::StateFile;
 use forebay_threads::Thread;
 use forebay_types::HoldOut;
 use machine::{Machine, Server};

@@ -1,7 +1,6 @@
 //! Adds volumes: opens a disk with its journal, and hands both to the runtime.
 
 use super::{Daemon, problem};
-use crate::identity::identity;
 use crate::report::problem as problem_of;
 use crate::serve::calibrations::Disk;
 use crate::serve::changes::log_frozen;
@@ -10,6 +9,7 @@ use forebay_api::{ErrorKind, Problem};
 use forebay_backend::{Description, OpenOptions};
 use forebay_config::{ResolvedGeometry, VolumeSpec};
 use forebay_runtime::{VolumeError, VolumeSettings};
+use forebay_state::identity;
 use forebay_types::{DiskFormat, DiskGeometry, Size, TlsUse};
 use std::sync::Arc;
 

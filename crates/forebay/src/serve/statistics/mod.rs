@@ -13,11 +13,11 @@ mod periods;
 pub(super) use convert::{counters, disk_use, histograms, latencies, latency, writes_of};
 
 use super::periodic::Periodic;
-use crate::state_file::StateFile;
 use forebay_api::{PeriodStatistics, Periods, Statistics, StatisticsOfVolume};
 use forebay_control::StatisticsManager;
 use forebay_format::{Identity, NumberGroup, STATISTICS_BYTES_MAX, StatisticsFile, pack, unpack};
 use forebay_runtime::{NamedStatistics, Runtime, VolumeStatistics};
+use forebay_state::StateFile;
 use forebay_threads::Thread;
 use forebay_types::LINE_BYTES;
 use past::{Content, FINE_VOLUMES, Past};

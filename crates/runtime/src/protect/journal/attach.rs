@@ -2,7 +2,7 @@
 //! the volume's name, and decides whether its disk is the one that they belong to.
 
 use super::{Journal, JournalError, volume_names};
-use crate::protect::guard::{examine, hardware, places_to_compare, sample};
+use crate::disk::{examine, hardware, places_to_compare, sample};
 use crate::stats::InternalReads;
 use forebay_backend::Backend;
 use forebay_format::journal::{JournalId, VolumeEntry};

@@ -2,8 +2,8 @@
 //! write is acknowledged without it.
 
 use super::{Journal, JournalError, State, volume_names};
+use crate::disk::Change;
 use crate::locks::Locked;
-use crate::protect::presence::Change;
 use forebay_types::IoError;
 use std::io;
 use std::time::Duration;

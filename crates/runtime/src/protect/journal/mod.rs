@@ -42,8 +42,8 @@ pub use settings::{JournalSettings, OnFailure, VolumeJournal};
 pub use status::JournalStatus;
 pub(crate) use stuck::{FENCE_TRIES_MAX, stuck_lines};
 
+use crate::disk::Presence;
 use crate::locks::{LazyCondvar, Lock, Locked, order};
-use crate::protect::presence::Presence;
 use crate::shared::{Inbox, Shared};
 use crate::stats::{Histogram, InternalReads};
 use forebay_backend::{AlignedBuffer, Backend};

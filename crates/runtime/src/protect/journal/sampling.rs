@@ -2,7 +2,7 @@
 //! them.
 
 use super::Journal;
-use crate::protect::guard::sample;
+use crate::disk::sample;
 use forebay_format::journal::Samples;
 use forebay_threads::Thread;
 use forebay_types::IoResult;

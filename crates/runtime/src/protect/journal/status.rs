@@ -1,7 +1,7 @@
 //! A snapshot of a journal's state and counters.
 
 use super::{Journal, JournalPatrol, KeptStatus};
-use crate::protect::presence::Presence;
+use crate::disk::Presence;
 use crate::stats::LatencyHistogram;
 use forebay_backend::{AlignedBuffer, Displaced};
 use forebay_engine::PartId;

@@ -4,7 +4,7 @@ use super::dirty::DirtyLines;
 use super::flush::DiskFlushes;
 use super::save::{Saver, Stop};
 use super::{Attached, DumpReport, Vault, VaultError, VaultPhase, Work, fresh_id};
-use crate::protect::guard::{KeptSamples, hardware};
+use crate::disk::{KeptSamples, hardware};
 use crate::shared::Volume;
 use forebay_backend::{AlignedBuffer, Blocking, Displaced};
 use forebay_format::journal::{DiskInfo, Superblock, VolumeEntry};

@@ -6,8 +6,8 @@
 //! dump is unchanged, and the next start loads it again.
 
 use super::{Vault, VaultError, VaultPhase, VolumeVault};
+use crate::disk::{examine, places_to_compare};
 use crate::error::VolumeError;
-use crate::protect::guard::{examine, places_to_compare};
 use crate::protect::journal::ReadAhead;
 use crate::protect::restore::Restorer;
 use crate::shared::{Shared, Volume};
@@ -18,8 +18,7 @@ use forebay_journal::decision::{
     Decision, DiskIdentity, JournalState, LoadSource, PoolState, ServeInputs, VaultState, decide,
 };
 use forebay_journal::identity::SamplePlace;
-use forebay_journal::{Damage, Found, FoundRecord};
-use forebay_types::{ByteRange, REGION_BYTES};
+use forebay_journal::{Damage, Found, pieces_to_restore};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -64,26 +63,6 @@ fn missing(found: &Found, number: u16) -> Option<String> {
         "{} bytes at {} are damaged",
         damaged.record.range.len, damaged.record.range.offset
     ))
-}
-
-/// The ranges of a volume and their positions in the vault. Records that are adjacent in both are
-/// joined.
-fn pieces(found: &Found, number: u16) -> Vec<(ByteRange, u64)> {
-    let mut pieces: Vec<(ByteRange, u64)> = Vec::new();
-    let is_readable = |found: &&FoundRecord| found.record.volume == number && !found.is_damaged;
-    for FoundRecord { record, position, .. } in found.records.iter().filter(is_readable) {
-        let range = record.range;
-        if let Some((last, at)) = pieces.last_mut()
-            && last.end() == range.offset
-            && *at + last.len == *position
-            && range.offset % REGION_BYTES != 0
-        {
-            last.len += range.len;
-        } else {
-            pieces.push((range, *position));
-        }
-    }
-    pieces
 }
 
 const fn state_of(lacks: Option<&String>, is_sealed: bool) -> VaultState {
@@ -250,15 +229,16 @@ impl VolumeVault {
         // acknowledged since the dump, so both hold the same data.
         let pieces = {
             let state = vault.state();
-            state.found.as_ref().map(|found| pieces(found, entry.number)).unwrap_or_default()
+            let found = state.found.as_ref();
+            found.map(|found| pieces_to_restore(&found.records, entry.number)).unwrap_or_default()
         };
         let begun = Instant::now();
         let failed = |error| VolumeError::Load { name: volume.name.clone(), error };
         let mut reader = ReadAhead::new(&*vault.backend);
         let (mut restorer, mut bytes) = (Restorer::new(shared, volume.id, false), 0);
-        for (range, position) in pieces {
-            restorer.write(range, |into| reader.read(position, into)).map_err(failed)?;
-            bytes += range.len;
+        for piece in pieces {
+            restorer.restore(piece, |at, into| reader.read(at, into)).map_err(failed)?;
+            bytes += piece.range.len;
         }
         restorer.finish().map_err(failed)?;
         let loaded_ms = begun.elapsed().as_millis() as u64;

@@ -1,7 +1,7 @@
 //! The volumes that take part in dumps, and the record of which of them rely on the vault.
 
 use super::{Attached, Vault, VaultError};
-use crate::protect::guard::KeptSamples;
+use crate::disk::KeptSamples;
 use crate::shared::Volume;
 use forebay_format::journal::VOLUMES_MAX;
 use forebay_journal::identity::vault_places;

@@ -16,9 +16,10 @@
 mod reader;
 
 use crate::error::VolumeError;
-use crate::gather::{Calibration, CalibrationFailure, GatherStatus};
 use crate::locks::{LazyCondvar, Lock, Locked, order};
-use crate::shared::{Message, Shared, Volume};
+use crate::shared::{
+    CalibrateError, Calibration, CalibrationFailure, GatherStatus, Message, Shared, Volume,
+};
 use forebay_policy::{Probing, SplitCost};
 use forebay_threads::Thread;
 use forebay_types::Size;
@@ -38,27 +39,6 @@ const REQUESTED_RETRY_DELAY: Duration = Duration::from_millis(20);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long closing a disk waits for a read of it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Why a requested measurement has failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CalibrateError {
-    /// The disk could not be measured.
-    #[error("the disk of volume '{name}' was not measured; the volume is served as before")]
-    Failed {
-        /// The volume.
-        name: String,
-        /// The reason.
-        #[source]
-        failure: CalibrationFailure,
-    },
-    /// The volume was not idle.
-    #[error(
-        "the disk of volume '{0}' was not measured, because clients were using it all the time; it \
-         is measured once it is idle"
-    )]
-    Busy(String),
-}
 
 /// A queued measurement.
 struct Job {

@@ -1,7 +1,6 @@
 //! The thread that reads from one disk for its calibration.
 
-use crate::gather::CalibrationFailure;
-use crate::shared::Volume;
+use crate::shared::{CalibrationFailure, Volume};
 use forebay_backend::Blocking;
 use forebay_frontend::Memory;
 use forebay_policy::READ_BYTES_MAX;

@@ -1,0 +1,16 @@
+//! The files of the state directory, and those of them that guard data: which journals have failed,
+//! which devices of a mirrored journal are current, and which volumes rely on which journal or
+//! vault.
+//!
+//! The server writes them; `forebay rescue` reads them, and releases what it has applied.
+
+mod identity;
+pub mod marks;
+mod members;
+mod reliance;
+mod state_file;
+
+pub use identity::identity;
+pub use members::Members;
+pub use reliance::{Holder, Kind, Reliance, remove_name};
+pub use state_file::{StateFile, sync_directory};
