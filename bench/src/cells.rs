@@ -22,7 +22,6 @@ pub const LATENCY_RATIO_MAX: f64 = 1.3;
 /// Minimum share of the best peer's rate under fio: 1, minus the variation between two runs.
 pub const FIO_SHARE_MIN: f64 = 0.98;
 
-/// The client program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientProgram {
@@ -43,7 +42,6 @@ pub struct Cell {
     pub block_bytes: u32,
     /// Requests in flight per connection.
     pub depth: u32,
-    /// Connections.
     pub connections: u32,
 }
 

@@ -24,7 +24,6 @@ const MIXED_READ_PERCENT: u64 = 70;
 
 /// The plan of one connection.
 pub struct ConnPlan {
-    /// The load.
     pub load: LoadParams,
     /// Start of its part of the volume.
     pub start_bytes: u64,

@@ -29,7 +29,6 @@ pub struct Direction {
 pub struct FioReport {
     /// Its reads.
     pub read: Direction,
-    /// Its writes.
     pub write: Direction,
 }
 

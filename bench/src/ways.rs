@@ -216,7 +216,6 @@ const WARM_UP: Duration = Duration::from_secs(5);
 
 /// A way that is switched on while a server is loaded.
 pub struct Switch<'a> {
-    /// Its name.
     pub name: &'static str,
     /// How long it takes to have its full effect.
     pub settle: Duration,

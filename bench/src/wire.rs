@@ -73,7 +73,6 @@ pub const REPLY_BYTES: usize = 16;
 /// Commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireCommand {
-    /// Read.
     Read,
     /// Write; the payload follows.
     Write,
@@ -123,10 +122,8 @@ impl WireCommand {
     }
 }
 
-/// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireRequest {
-    /// The command.
     pub command: WireCommand,
     /// Flags from [`request_flag`].
     pub flags: u16,

@@ -8,8 +8,8 @@
 
 use forebay_fuzz::nbd::{opened, terms};
 use forebay_nbd::{
-    Command,
-    client::{self, Event, Opened, ReplyParser, Request},
+    NbdCommand,
+    client::{self, ClientEvent, ExportRequest, OpenExport, ReplyParser},
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -21,13 +21,13 @@ fuzz_target!(|input: &[u8]| {
     if choice & 128 != 0 {
         return read_replies(&opened(&terms(*choice & 3)), input);
     }
-    let config = client::Config {
+    let config = client::ExportConfig {
         export: "x".into(),
         tls: choice & 1 != 0,
         extended: choice & 2 != 0,
         base_allocation: choice & 4 != 0,
     };
-    let mut handshake = client::Handshake::new(config);
+    let mut handshake = client::ClientHandshake::new(config);
     let (mut taken, mut received, mut said) = (0, 0, Vec::new());
     let piece_len = if choice & 8 != 0 { 7 } else { usize::MAX };
     while received < input.len() {
@@ -36,10 +36,10 @@ fuzz_target!(|input: &[u8]| {
         taken += more;
         assert!(taken <= received && said.len() < 1024);
         match step {
-            client::Step::NeedMore => {}
-            client::Step::StartTls => handshake.tls_established(&mut said),
-            client::Step::Fail(failure) => return drop(failure.to_string()),
-            client::Step::Enter(opened) => {
+            client::ClientStep::NeedMore => {}
+            client::ClientStep::StartTls => handshake.tls_established(&mut said),
+            client::ClientStep::Fail(failure) => return drop(failure.to_string()),
+            client::ClientStep::Enter(opened) => {
                 assert_is_sound(&opened);
                 return read_replies(&opened, &input[taken..]);
             }
@@ -47,7 +47,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn assert_is_sound(opened: &Opened) {
+fn assert_is_sound(opened: &OpenExport) {
     assert!(opened.size_bytes < 1 << 63);
     assert!(opened.block_min.is_power_of_two() && opened.block_min <= 1 << 16);
     assert!(opened.block_preferred >= opened.block_min.max(512));
@@ -55,12 +55,12 @@ fn assert_is_sound(opened: &Opened) {
     assert!(opened.structured || opened.base_allocation.is_none());
 }
 
-fn read_replies(opened: &Opened, mut input: &[u8]) {
+fn read_replies(opened: &OpenExport, mut input: &[u8]) {
     let mut parser = ReplyParser::new(opened);
-    let commands = [Command::Read, Command::Read, Command::Write, Command::BlockStatus];
+    let commands = [NbdCommand::Read, NbdCommand::Read, NbdCommand::Write, NbdCommand::BlockStatus];
     for (cookie, command) in commands.into_iter().enumerate() {
         let (offset, len) = PLACE;
-        parser.begin(&Request { cookie: cookie as u64, command, flags: 0, offset, len });
+        parser.begin(&ExportRequest { cookie: cookie as u64, command, flags: 0, offset, len });
     }
     let mut seen = [[false; PLACE.1 as usize]; 2];
     let mut done: Vec<u64> = Vec::new();
@@ -68,27 +68,29 @@ fn read_replies(opened: &Opened, mut input: &[u8]) {
         let (taken, event) = parser.advance(input);
         input = &input[taken..];
         match event {
-            Event::NeedMore => break,
-            Event::Data { cookie, offset, len } => {
+            ClientEvent::NeedMore => break,
+            ClientEvent::Data { cookie, offset, len } => {
                 see(&mut seen[cookie as usize], offset, len);
                 let Some(rest) = input.get(len as usize..) else { break };
                 input = rest;
             }
-            Event::Hole { cookie, offset, len } => see(&mut seen[cookie as usize], offset, len),
-            Event::Extents { cookie, extents } => {
+            ClientEvent::Hole { cookie, offset, len } => {
+                see(&mut seen[cookie as usize], offset, len)
+            }
+            ClientEvent::Extents { cookie, extents } => {
                 assert!(cookie == 3 && extents.iter().all(|extent| extent.len > 0));
                 assert!(extents.iter().map(|extent| extent.len).sum::<u64>() <= PLACE.1);
             }
-            Event::Error { text, .. } => assert!(text.len() <= 256),
-            Event::Done { cookie, result } => {
+            ClientEvent::Error { text, .. } => assert!(text.len() <= 256),
+            ClientEvent::Done { cookie, result } => {
                 assert!(!done.contains(&cookie));
                 done.push(cookie);
                 if result.is_ok() && cookie < 2 {
                     assert!(seen[cookie as usize].iter().all(|&seen| seen));
                 }
             }
-            Event::Broken(_) => {
-                assert!(matches!(parser.advance(input), (0, Event::Broken(_))));
+            ClientEvent::Broken(_) => {
+                assert!(matches!(parser.advance(input), (0, ClientEvent::Broken(_))));
                 break;
             }
         }

@@ -7,7 +7,7 @@
 #![no_main]
 
 use forebay_fuzz::nbd::serve;
-use forebay_nbd::{CloseReason, Step, Tls, proto};
+use forebay_nbd::{CloseReason, HandshakeStep, Tls, proto};
 use libfuzzer_sys::fuzz_target;
 
 /// Upper bound of the answer to one option: a list of two exports.
@@ -19,14 +19,14 @@ fuzz_target!(|input: &[u8]| {
         let whole = serve(tls, input, usize::MAX);
         let pieced = serve(tls, input, piece_len);
         // Data behind STARTTLS is detected reliably only if it arrives in one piece.
-        if whole.step == Step::Close(CloseReason::PlainText) {
+        if whole.step == HandshakeStep::Close(CloseReason::PlainText) {
             assert_eq!(pieced.step, whole.step);
         } else {
             assert_eq!(pieced, whole);
         }
         let options = input.len() / proto::OPTION_HEADER_BYTES;
         assert!(whole.out.len() <= (options + 1) * ANSWER_BYTES_MAX);
-        if let Step::Enter(terms) = whole.step {
+        if let HandshakeStep::Enter(terms) = whole.step {
             assert!(tls != Tls::Forced && terms.export.0 == 1 && !terms.tls);
             assert!(terms.structured || terms.base_allocation.is_none());
         }

@@ -9,8 +9,8 @@
 
 use forebay_fuzz::nbd::{opened, serve, terms};
 use forebay_nbd::{
-    Command, Extent, Negotiated, PAYLOAD_DRAIN_BYTES_MAX, Parse, Request, Step, Tls,
-    client::{self, Event, ReplyParser},
+    Extent, HandshakeStep, NbdCommand, NbdRequest, Negotiated, PAYLOAD_DRAIN_BYTES_MAX, Parse, Tls,
+    client::{self, ClientEvent, ReplyParser},
     proto::command_flag,
 };
 use forebay_types::IoError;
@@ -19,7 +19,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|input: &[u8]| {
     let course = serve(Tls::Off, input, usize::MAX);
     let (terms, mut rest) = match (course.step, input) {
-        (Step::Enter(terms), _) => (terms, &input[course.taken..]),
+        (HandshakeStep::Enter(terms), _) => (terms, &input[course.taken..]),
         (_, [choice, rest @ ..]) => (terms(*choice), rest),
         (_, []) => return,
     };
@@ -28,10 +28,10 @@ fuzz_target!(|input: &[u8]| {
         assert!(u64::from(request.payload_len) <= PAYLOAD_DRAIN_BYTES_MAX);
         let Some(behind) = rest.get(header_len + request.payload_len as usize..) else { return };
         rest = behind;
-        if request.command == Command::Disconnect {
+        if request.command == NbdCommand::Disconnect {
             return;
         }
-        if request.error.is_none() && request.command != Command::Flush {
+        if request.error.is_none() && request.command != NbdCommand::Flush {
             assert!(request.range().fits(terms.size_bytes) && request.len > 0);
             let block = u64::from(terms.block_min);
             assert!(request.offset % block == 0 && request.len % block == 0);
@@ -42,23 +42,23 @@ fuzz_target!(|input: &[u8]| {
 });
 
 /// Answers a request, and has the client parse the answer.
-fn exchange(terms: &Negotiated, request: &Request, parser: &mut ReplyParser) {
+fn exchange(terms: &Negotiated, request: &NbdRequest, parser: &mut ReplyParser) {
     let flags = if request.req_one { command_flag::REQ_ONE } else { 0 };
     // Unknown commands are answered with an error, as a flush may be.
     let command = match request.command {
-        Command::Unknown => Command::Flush,
+        NbdCommand::Unknown => NbdCommand::Flush,
         command => command,
     };
-    let Request { cookie, offset, len, .. } = *request;
-    parser.begin(&client::Request { cookie, command, flags, offset, len });
+    let NbdRequest { cookie, offset, len, .. } = *request;
+    parser.begin(&client::ExportRequest { cookie, command, flags, offset, len });
     let (mut reply, to) = (Vec::new(), request.reply_to());
     match (request.error, request.command) {
         (Some(error), _) => terms.reply_error(to, error, "refused", &mut reply),
-        (None, Command::Read) => {
+        (None, NbdCommand::Read) => {
             terms.reply_read_header(to, len as u32, &mut reply);
             reply.resize(reply.len() + len as usize, 0);
         }
-        (None, Command::BlockStatus) => {
+        (None, NbdCommand::BlockStatus) => {
             let sizes = [cookie % 5000, cookie >> 40, 512, cookie];
             let extents = sizes.into_iter().enumerate().map(|(index, len)| Extent {
                 len,
@@ -75,15 +75,17 @@ fn exchange(terms: &Negotiated, request: &Request, parser: &mut ReplyParser) {
         let (taken, event) = parser.advance(&reply[at..]);
         at += taken;
         match event {
-            Event::Data { len, .. } => {
+            ClientEvent::Data { len, .. } => {
                 at += len as usize;
                 seen_bytes += u64::from(len);
             }
-            Event::Extents { extents, .. } => seen_bytes = extents.iter().map(|e| e.len).sum(),
-            Event::Error { .. } => {}
-            Event::Done { result, .. } => {
+            ClientEvent::Extents { extents, .. } => {
+                seen_bytes = extents.iter().map(|e| e.len).sum()
+            }
+            ClientEvent::Error { .. } => {}
+            ClientEvent::Done { result, .. } => {
                 assert!(at == reply.len() && parser.pending_count() == 0);
-                let is_read = request.command == Command::Read;
+                let is_read = request.command == NbdCommand::Read;
                 assert!(!(is_read && result.is_ok()) || seen_bytes == request.len);
                 assert!(result.is_err() || seen_bytes <= request.len);
                 assert!(request.error.is_none() || result == request.error.map_or(Ok(()), Err));

@@ -6,8 +6,8 @@
 
 #![no_main]
 
-use forebay_power::nut::{Event, LINE_BYTES_MAX, LIST_ROWS_MAX, Reply, ReplyParser};
-use forebay_power::{PowerState, RUNTIME_SECONDS_MAX, Reading, Rules, StatusFlag, evaluate};
+use forebay_power::nut::{LINE_BYTES_MAX, LIST_ROWS_MAX, NutEvent, NutParser, NutReply};
+use forebay_power::{PowerState, RUNTIME_SECONDS_MAX, Rules, StatusFlag, UpsReading, evaluate};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -15,30 +15,30 @@ fuzz_target!(|input: &[u8]| {
     let whole = events(input, usize::MAX);
     assert_eq!(whole, events(input, usize::from(*choice) + 1));
     for event in &whole {
-        let Event::Reply(reply) = event else { continue };
-        if let Reply::List { rows, .. } = reply {
+        let NutEvent::Reply(reply) = event else { continue };
+        if let NutReply::List { rows, .. } = reply {
             assert!(rows.len() <= LIST_ROWS_MAX);
             assert!(rows.iter().flatten().all(|word| word.len() <= 3 * LINE_BYTES_MAX));
         }
         if let Ok(variables) = reply.variables("lab") {
-            assert_is_sound(&Reading::from_variables(variables));
+            assert_is_sound(&UpsReading::from_variables(variables));
         }
     }
-    if let Ok(reading) = Reading::from_lines(&String::from_utf8_lossy(input)) {
+    if let Ok(reading) = UpsReading::from_lines(&String::from_utf8_lossy(input)) {
         assert_is_sound(&reading);
     }
 });
 
 /// All events of the fragmented stream, up to a violation.
-fn events(input: &[u8], piece_len: usize) -> Vec<Event> {
-    let mut parser = ReplyParser::new();
+fn events(input: &[u8], piece_len: usize) -> Vec<NutEvent> {
+    let mut parser = NutParser::new();
     let mut events = Vec::new();
     for piece in input.chunks(piece_len) {
         parser.push(piece);
         loop {
             match parser.next() {
-                Event::NeedMore => break,
-                event @ Event::Broken(_) => {
+                NutEvent::NeedMore => break,
+                event @ NutEvent::Broken(_) => {
                     parser.push(b"OK\n");
                     assert_eq!(parser.next(), event);
                     events.push(event);
@@ -51,7 +51,7 @@ fn events(input: &[u8], piece_len: usize) -> Vec<Event> {
     events
 }
 
-fn assert_is_sound(reading: &Reading) {
+fn assert_is_sound(reading: &UpsReading) {
     assert!(reading.charge_percent.is_none_or(|percent| (0.0..=100.0).contains(&percent)));
     assert!(reading.runtime_seconds.is_none_or(|seconds| seconds <= RUNTIME_SECONDS_MAX));
     assert!(reading.invalid.iter().all(|problem| !problem.to_string().contains('\n')));

@@ -6,7 +6,7 @@ use forebay_format::journal::{
     BLOCK_BYTES, Geometry, HEADER_BYTES, JournalId, LOG_OFFSET, RECORD_BYTES, Record, RecordKind,
     SUPERBLOCK_BYTES, VolumeEntry,
 };
-use forebay_journal::{Admission, Dump, Entry, Log, ReadAt, RecordOutcome};
+use forebay_journal::{Dump, Log, LogAdmission, LogEntry, ReadAt, RecordOutcome};
 use forebay_types::{ByteRange, IoError};
 
 /// Small segments, as in the lab.
@@ -60,9 +60,9 @@ impl Device {
         });
         for (at, range) in ranges().enumerate() {
             for volume in volumes {
-                let entry = |kind| Entry { kind, volume, range };
+                let entry = |kind| LogEntry { kind, volume, range };
                 let bytes = vec![at as u8; range.len as usize];
-                assert_eq!(log.admit(volume, range.len, ()), Admission::Granted);
+                assert_eq!(log.admit(volume, range.len, ()), LogAdmission::Granted);
                 assert!(log.append(entry(RecordKind::Write), [&bytes[..]].into_iter(), None));
                 if at == 3 {
                     for kind in [RecordKind::Zero { unmap: true }, RecordKind::Forget] {

@@ -1,6 +1,8 @@
 //! Exports for the NBD targets, and drivers that feed bytes in pieces.
 
-use forebay_nbd::{ExportInfo, Exports, Handshake, HandshakeConfig, Negotiated, Step, Tls, client};
+use forebay_nbd::{
+    ExportInfo, Exports, Handshake, HandshakeConfig, HandshakeStep, Negotiated, Tls, client,
+};
 use forebay_types::VolumeId;
 
 /// Exports, the first of which is the default.
@@ -39,8 +41,8 @@ pub fn terms(choice: u8) -> Negotiated {
 }
 
 /// The export as a client with these terms sees it.
-pub fn opened(terms: &Negotiated) -> client::Opened {
-    client::Opened {
+pub fn opened(terms: &Negotiated) -> client::OpenExport {
+    client::OpenExport {
         size_bytes: terms.size_bytes,
         flags: terms.flags,
         structured: terms.structured,
@@ -61,13 +63,13 @@ pub struct Course {
     /// Sent bytes.
     pub out: Vec<u8>,
     /// The last step.
-    pub step: Step,
+    pub step: HandshakeStep,
 }
 
 /// Runs a server's handshake on pieces of `piece_len` bytes.
 pub fn serve(tls: Tls, input: &[u8], piece_len: usize) -> Course {
     let (mut handshake, exports) = (Handshake::new(HandshakeConfig { tls }), shelf());
-    let (mut taken, mut out, mut step) = (0, Vec::new(), Step::NeedMore);
+    let (mut taken, mut out, mut step) = (0, Vec::new(), HandshakeStep::NeedMore);
     let mut received = 0;
     while received < input.len() {
         received = received.saturating_add(piece_len).min(input.len());
@@ -77,9 +79,11 @@ pub fn serve(tls: Tls, input: &[u8], piece_len: usize) -> Course {
             assert!(taken <= received);
             step = next;
             match next {
-                Step::Flush => {}
-                Step::NeedMore | Step::StartTls => break,
-                Step::Enter(_) | Step::Close(_) => return Course { taken, out, step },
+                HandshakeStep::Flush => {}
+                HandshakeStep::NeedMore | HandshakeStep::StartTls => break,
+                HandshakeStep::Enter(_) | HandshakeStep::Close(_) => {
+                    return Course { taken, out, step };
+                }
             }
         }
     }

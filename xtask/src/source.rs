@@ -24,7 +24,6 @@ pub struct RustSource {
 /// A function with a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its name.
     pub name: String,
     /// The line of its `fn`, from 0.
     pub first_line: usize,

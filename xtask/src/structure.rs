@@ -136,7 +136,7 @@ impl Display for Structure {
             writeln!(f, "  {:14}{rate:5.1}", shape.name)?;
         }
         let (short, docs) = (self.short_docs, self.docs);
-        writeln!(f, "doc lines of at most {SHORT_DOC_WORDS_MAX} words: {short} of {docs}")
+        writeln!(f, "docs of at most {SHORT_DOC_WORDS_MAX} words: {short} of {docs}")
     }
 }
 
@@ -145,14 +145,17 @@ fn assertions_in(source: &RustSource) -> usize {
     lines.map(|(_, line)| ASSERTIONS.iter().map(|of| line.matches(of).count()).sum::<usize>()).sum()
 }
 
-/// The number of words of each line of documentation.
+/// The number of words of each documentation comment.
 fn docs(source: &RustSource) -> Vec<usize> {
     let lines = source.comment_lines().into_iter().enumerate();
-    let docs = lines.filter_map(|(at, line)| {
-        let doc = line.trim().strip_prefix("///").filter(|_| !source.is_test(at))?;
-        Some(doc.split_whitespace().count())
-    });
-    docs.filter(|words| *words > 0).collect()
+    let words: Vec<Option<usize>> = lines
+        .map(|(at, line)| {
+            let doc = line.trim().strip_prefix("///").filter(|_| !source.is_test(at))?;
+            Some(doc.split_whitespace().count())
+        })
+        .collect();
+    let comments = words.chunk_by(|one, next| one.is_some() == next.is_some());
+    comments.map(|lines| lines.iter().flatten().sum()).filter(|words| *words > 0).collect()
 }
 
 /// The top-level modules of a package, each with those that it uses.

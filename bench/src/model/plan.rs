@@ -25,7 +25,6 @@ const CHANGE_SECTORS_MAX: u32 = 4096;
 /// One request, in sectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelRequest {
-    /// The command.
     pub command: WireCommand,
     /// Its flags on the wire.
     pub flags: u16,

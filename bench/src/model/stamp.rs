@@ -11,7 +11,6 @@ pub const SECTOR_BYTES: usize = 512;
 /// The content of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SectorContent {
-    /// Zeroes.
     Zero,
     /// The stamp of this generation. Generation 0 is on the disk before the server starts.
     Stamp(u32),

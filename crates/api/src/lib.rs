@@ -12,6 +12,8 @@
 //! either line was cut off, and the client reports that. A request that fails at once, for example
 //! for an unknown volume, is answered with an HTTP status instead of a stream.
 
+#![deny(missing_docs)]
+
 mod alert;
 mod analysis;
 mod background;

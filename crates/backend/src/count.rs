@@ -6,17 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// I/Os submitted to a backend since it was opened, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCount {
-    /// Reads.
     pub reads: u64,
-    /// Bytes read.
     pub read_bytes: u64,
-    /// Writes.
     pub writes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Flushes.
     pub flushes: u64,
-    /// Discards.
     pub discards: u64,
     /// Requests to zero a range.
     pub zeroes: u64,

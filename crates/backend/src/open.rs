@@ -85,7 +85,6 @@ pub enum OpenError {
     /// Larger blocks.
     #[error(transparent)]
     Blocks(#[from] BlocksError),
-    /// A trace.
     #[error(transparent)]
     Trace(#[from] TraceFileError),
     /// A volatile cache.

@@ -8,10 +8,7 @@ use std::{collections::HashMap, fmt};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigChange {
     /// A volume is missing: flush and remove it.
-    VolumeRemoved {
-        /// Its name.
-        name: String,
-    },
+    VolumeRemoved { name: String },
     /// A volume has another backing: flush and remove the volume. [`Self::VolumeAdded`] with the
     /// new one follows once all removals are done, as two volumes may exchange their disks.
     VolumeReplaced {
@@ -22,7 +19,6 @@ pub enum ConfigChange {
     /// served: the operator may already have removed the volume and added it again with them, which
     /// only the server knows.
     VolumeChanged {
-        /// Its name.
         name: String,
         /// The settings that differ.
         change: VolumeChange,

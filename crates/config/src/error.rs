@@ -39,9 +39,7 @@ pub enum Mistake {
 pub struct Position {
     /// The file, by the name that the operator gave.
     pub file: String,
-    /// The line.
     pub line: usize,
-    /// The column.
     pub column: usize,
 }
 
@@ -144,7 +142,6 @@ impl ConfigError {
         self.mistake
     }
 
-    /// The message.
     pub fn message(&self) -> &str {
         &self.message
     }

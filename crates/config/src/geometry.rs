@@ -27,7 +27,6 @@ pub enum GeometrySource {
 /// The effective geometry of a volume's disk, with the source of each part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct ResolvedGeometry {
-    /// The geometry.
     pub geometry: DiskGeometry,
     /// The source of the stripe width.
     pub stripe_source: GeometrySource,

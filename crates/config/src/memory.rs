@@ -332,7 +332,6 @@ pub enum MemoryError {
     TooMuchInUse {
         /// The available memory.
         available: Bound,
-        /// The reserve.
         reserve_bytes: u64,
     },
     /// The explicit size exceeds the available memory.
@@ -341,7 +340,6 @@ pub enum MemoryError {
         bytes: u64,
         /// The available memory.
         available: Bound,
-        /// The reserve.
         reserve_bytes: u64,
     },
     /// The explicit size does not leave the reserve.
@@ -350,7 +348,6 @@ pub enum MemoryError {
         bytes: u64,
         /// The available memory.
         available: Bound,
-        /// The reserve.
         reserve_bytes: u64,
     },
 }

@@ -12,7 +12,6 @@ use axum::{
 use forebay_api::{ErrorBody, ErrorKind, Problem};
 use serde::{Deserialize, de::DeserializeOwned};
 
-/// An error response.
 #[derive(Debug)]
 pub(crate) struct ErrorResponse(pub(crate) Problem);
 

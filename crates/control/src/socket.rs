@@ -41,14 +41,10 @@ const BOUND_SOCKETS: &str = "/proc/self/net/unix";
 pub enum SocketError {
     /// A socket that another process uses is there.
     #[error("another program listens at {}", path.display())]
-    InUse {
-        /// The path.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// Another kind of file is there.
     #[error("{} is a {found}, not a socket, and is not replaced", path.display())]
     NotASocket {
-        /// The path.
         path: PathBuf,
         /// The kind of file.
         found: &'static str,
@@ -56,7 +52,6 @@ pub enum SocketError {
     /// The file at the path was replaced during the check.
     #[error("{} was replaced by another program just now{}", path.display(), moved(.left_at))]
     Replaced {
-        /// The path.
         path: PathBuf,
         /// The new path of the file, if it could not be moved back.
         left_at: Option<PathBuf>,
@@ -66,13 +61,11 @@ pub enum SocketError {
     NoDirectory {
         /// The socket.
         path: PathBuf,
-        /// The directory.
         directory: PathBuf,
     },
     /// A system call failed.
     #[error("cannot listen at {} ({call})", path.display())]
     System {
-        /// The path.
         path: PathBuf,
         /// The call that failed.
         call: &'static str,
@@ -112,7 +105,6 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -48,7 +48,6 @@ pub enum ControlError {
     Files {
         /// The kind of file.
         what: &'static str,
-        /// Its path.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,

@@ -25,6 +25,8 @@
 //! `ecc` in `bench`). Checking data costs the same as encoding, and is not needed if the checksum
 //! matches. Correction takes microseconds per damaged group.
 
+#![deny(missing_docs)]
+
 mod checksum;
 mod decode;
 mod field;

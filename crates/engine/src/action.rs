@@ -27,7 +27,6 @@ pub struct IoId {
 pub struct Part {
     /// Identifies the part in its answer.
     pub id: PartId,
-    /// The volume.
     pub volume: VolumeId,
     /// Sector-aligned, not empty, inside the volume and inside one region.
     pub range: ByteRange,
@@ -251,7 +250,6 @@ pub enum JournalOp {
 pub struct JournalRequest {
     /// The part that made the change.
     pub part: PartId,
-    /// The volume.
     pub volume: VolumeId,
     /// The byte range.
     pub range: ByteRange,

@@ -31,7 +31,6 @@ counters! {
     write_hit_lines,
     /// Lines written that were absent.
     write_miss_lines,
-    /// Lines prefetched.
     prefetched_lines,
     /// Prefetched lines that a client then read.
     prefetch_used_lines,

@@ -261,7 +261,6 @@ impl ShardVolume {
         self.writeback.scheduler().destaging()
     }
 
-    /// The counters.
     pub const fn counters(&self) -> &VolumeCounters {
         &self.counters
     }

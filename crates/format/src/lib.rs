@@ -7,6 +7,8 @@
 //! identity and to its place and order. Parsers do not trust their input: they return a value only
 //! after all checks have passed.
 
+#![deny(missing_docs)]
+
 mod checksum;
 mod history;
 pub mod journal;

@@ -43,7 +43,6 @@ impl fmt::Display for Peer {
 /// A request as its front end identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientRequest {
-    /// The client.
     pub client: ClientId,
     /// The client's identifier of the request.
     pub cookie: u64,
@@ -56,7 +55,6 @@ pub struct ClientRequest {
 /// A query for the allocated extents of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentQuery {
-    /// The client.
     pub client: ClientId,
     /// The client's identifier of the query.
     pub cookie: u64,

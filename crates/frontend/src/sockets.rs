@@ -47,7 +47,6 @@ pub trait Sockets {
     /// Reports every client that connects to `fd`, until stopped or an error is reported.
     fn accept(&mut self, listener: u32, fd: RawFd);
 
-    /// Stops accepting.
     fn stop_accepting(&mut self, listener: u32, fd: RawFd);
 
     /// Receives from a connection, until an event has `more` set to false.

@@ -12,7 +12,6 @@ const PAYLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 pub struct VolumeInfo {
     /// Its number.
     pub id: VolumeId,
-    /// Its name.
     pub name: String,
     /// A description for people; may be empty.
     pub description: String,

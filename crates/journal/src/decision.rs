@@ -88,13 +88,9 @@ pub enum VaultState {
 /// The inputs of the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ServeInputs {
-    /// The journal.
     pub journal: JournalState,
-    /// The pool.
     pub pool: PoolState,
-    /// The vault.
     pub vault: VaultState,
-    /// The disk.
     pub disk: DiskIdentity,
     /// Whether the last server recorded that it had flushed everything when it stopped.
     pub has_clean_mark: bool,

@@ -15,7 +15,6 @@ pub enum Source {
         /// Offset in the record's payload, in bytes.
         offset: u64,
     },
-    /// Zeroes.
     Zero {
         /// Whether a hole is acceptable.
         unmap: bool,
@@ -27,7 +26,6 @@ pub enum Source {
 /// A range whose newest content the disk may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The range.
     pub range: ByteRange,
     /// Its content.
     pub source: Source,

@@ -20,7 +20,6 @@ use forebay_format::journal::{
 
 /// A device that may hold a log.
 pub struct MirrorDevice<'a> {
-    /// The device.
     pub device: &'a mut dyn ReadAt,
     /// Its size in bytes.
     pub size_bytes: u64,

@@ -9,6 +9,8 @@
 //! for the part of the protocol, and a number within it. The numbers are this project's own, not
 //! those of the NBD specification; the code around a number says what it requires.
 
+#![deny(missing_docs)]
+
 mod block_status;
 pub mod client;
 mod export;

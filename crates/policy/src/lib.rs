@@ -28,6 +28,8 @@
 //! and [`Growth`] how much it should have; [`SizeControl`] joins both with the operator's settings.
 //! [`Division`] is a division of the pool between volumes by their curves.
 
+#![deny(missing_docs)]
+
 mod background;
 mod curve;
 mod division;

@@ -2,6 +2,8 @@
 //!
 //! The crate is pure.
 
+#![deny(missing_docs)]
+
 mod background;
 pub mod backing;
 mod bytes;

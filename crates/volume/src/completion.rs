@@ -73,7 +73,6 @@ impl<T, M> CompletionQueue<T, M> {
     }
 }
 
-/// An answered request.
 #[derive(Debug)]
 pub struct AnsweredRequest<T, M> {
     /// The ticket of the request.

@@ -16,7 +16,6 @@ pub const READ_BYTES_MAX: u64 = 64 << 10;
 pub trait Mergeable {
     /// Read, write, discard or zero.
     fn verb(&self) -> IoVerb;
-    /// The volume.
     fn volume(&self) -> VolumeId;
     /// Its bytes on the volume.
     fn range(&self) -> ByteRange;

@@ -19,7 +19,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) enum AfterEpochs {
     /// Retry it with [`forebay_engine::Attempt::in_order`] set.
     Retry,
-    /// Answer it.
     Answer,
 }
 

@@ -66,7 +66,6 @@ pub enum RequestKind {
 /// A request, checked by the front end: aligned to sectors and inside its volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The volume.
     pub volume: VolumeId,
     /// The verb.
     pub kind: RequestKind,

@@ -27,14 +27,10 @@ use std::time::{Duration, Instant};
 pub enum FileError {
     /// The path does not exist.
     #[error("'{path}' does not exist")]
-    NotFound {
-        /// The path.
-        path: PathBuf,
-    },
+    NotFound { path: PathBuf },
     /// The path leads to neither a file nor a block device.
     #[error("'{path}' is a {found}")]
     NotAFile {
-        /// The path.
         path: PathBuf,
         /// The type of the file.
         found: &'static str,
@@ -42,7 +38,6 @@ pub enum FileError {
     /// The permissions forbid the access.
     #[error("no permission to open '{path}' for {access}")]
     NotPermitted {
-        /// The path.
         path: PathBuf,
         /// `reading` or `writing`.
         access: &'static str,
@@ -54,7 +49,6 @@ pub enum FileError {
     /// Another process or volume uses it.
     #[error("'{path}' is in use by another process or volume{holder}")]
     InUse {
-        /// The path.
         path: PathBuf,
         /// The possible users of a block device, in parentheses.
         holder: &'static str,
@@ -62,76 +56,44 @@ pub enum FileError {
     /// The same data is in use under another name.
     #[error("'{path}' is in use under another name: {alias}")]
     Alias {
-        /// The path.
         path: PathBuf,
         /// The other name, and how it leads to the same data.
         alias: String,
     },
     /// The size is not a multiple of the sector size.
     #[error("'{path}' is {size_bytes} bytes, not a multiple of 512")]
-    Size {
-        /// The path.
-        path: PathBuf,
-        /// Its size.
-        size_bytes: u64,
-    },
+    Size { path: PathBuf, size_bytes: u64 },
     /// An empty file.
     #[error("'{path}' is empty")]
-    Empty {
-        /// The path.
-        path: PathBuf,
-    },
+    Empty { path: PathBuf },
     /// A block device without sectors: a detached loop device, or a drive without its medium.
     #[error("block device '{path}' has no size: no file is attached, or no medium inserted")]
     NoMedium {
-        /// The path.
         path: PathBuf,
         /// Whether it is a loop device.
         is_loop: bool,
     },
     /// A device that refuses writes, opened for writing.
     #[error("'{path}' is read-only")]
-    ReadOnly {
-        /// The path.
-        path: PathBuf,
-    },
+    ReadOnly { path: PathBuf },
     /// The system swaps to the file.
     #[error("'{path}' is in use as swap")]
-    Swap {
-        /// The path.
-        path: PathBuf,
-    },
+    Swap { path: PathBuf },
     /// A zoned device, opened for writing, that accepts writes only at the end of each zone.
     #[error("'{path}' is a zoned device that accepts sequential writes only")]
-    Zoned {
-        /// The path.
-        path: PathBuf,
-    },
+    Zoned { path: PathBuf },
     /// An image in the format of a virtual machine's disk.
     #[error("'{path}' is a disk image in the format {format}, not a raw disk")]
-    Image {
-        /// The path.
-        path: PathBuf,
-        /// The format.
-        format: &'static str,
-    },
+    Image { path: PathBuf, format: &'static str },
     /// The system does not let this process write the whole file.
     #[error(
         "'{path}' has {}, and the limit on the size of files (ulimit -f) is {}",
         Size(*size_bytes), Size(*limit_bytes)
     )]
-    Limit {
-        /// The path.
-        path: PathBuf,
-        /// Its size.
-        size_bytes: u64,
-        /// The limit.
-        limit_bytes: u64,
-    },
+    Limit { path: PathBuf, size_bytes: u64, limit_bytes: u64 },
     /// Any other error of the system.
     #[error("cannot open '{path}' ({call} failed)")]
     System {
-        /// The path.
         path: PathBuf,
         /// The call that failed.
         call: &'static str,

@@ -27,9 +27,7 @@ pub enum DelayTime {
 pub struct Delays {
     /// Reads.
     pub read: DelayTime,
-    /// Writes.
     pub write: DelayTime,
-    /// Flushes.
     pub flush: DelayTime,
     /// Discards.
     pub discard: DelayTime,

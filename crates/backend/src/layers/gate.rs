@@ -31,7 +31,6 @@ struct GateState {
 /// A held I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldIo {
-    /// Its kind.
     pub kind: IoKind,
     /// Its range of the store.
     pub range: ByteRange,

@@ -17,13 +17,10 @@ const NAMES: [(&str, Kinds); 6] = [
 ];
 
 impl Kinds {
-    /// None.
     pub const NONE: Self = Self(0);
     /// Reads.
     pub const READ: Self = Self(1);
-    /// Writes.
     pub const WRITE: Self = Self(2);
-    /// Flushes.
     pub const FLUSH: Self = Self(4);
     /// Discards.
     pub const DISCARD: Self = Self(8);

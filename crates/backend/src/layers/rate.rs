@@ -10,7 +10,6 @@ use crate::timer::Timer;
 use crate::{Backend, Description, Io, IoKind};
 use std::sync::{Arc, Mutex};
 
-/// Rate limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimits {
     /// Bytes read and written per second, above zero; `None` for no limit.

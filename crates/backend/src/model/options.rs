@@ -21,7 +21,6 @@ pub enum ModelError {
     TooSmall {
         /// The store.
         backing: String,
-        /// Its size.
         backing_size: Size,
         /// The size of the disk.
         size: Size,

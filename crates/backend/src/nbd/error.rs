@@ -60,7 +60,6 @@ pub enum NbdError {
     Size {
         /// The address, as given.
         url: String,
-        /// Its size.
         size_bytes: u64,
         /// The block size, in bytes.
         multiple: u32,

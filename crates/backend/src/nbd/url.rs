@@ -16,14 +16,10 @@ pub enum NbdAddress {
     Tcp {
         /// Name or address, an IPv6 address without its brackets.
         host: String,
-        /// Port.
         port: u16,
     },
     /// A Unix socket.
-    Unix {
-        /// Its path.
-        path: PathBuf,
-    },
+    Unix { path: PathBuf },
 }
 
 /// An export of a server.

@@ -59,16 +59,10 @@ const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 2\r\n\
 pub enum DashboardError {
     /// Other machines could reach the address, without encryption.
     #[error("the dashboard at {address} can be reached from other machines, without encryption")]
-    NotEncrypted {
-        /// The address.
-        address: SocketAddr,
-    },
+    NotEncrypted { address: SocketAddr },
     /// Other machines could reach the address, without a token.
     #[error("the dashboard at {address} can be reached from other machines, without a token")]
-    NoTokens {
-        /// The address.
-        address: SocketAddr,
-    },
+    NoTokens { address: SocketAddr },
     /// There is a token file that cannot be used.
     #[error("the dashboard's tokens cannot be read")]
     Tokens(#[source] TokenError),

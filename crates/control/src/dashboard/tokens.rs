@@ -66,10 +66,7 @@ pub enum TokenError {
     },
     /// It is not a file, but a directory or a pipe, for example.
     #[error("token file {} is not a regular file", path.display())]
-    NotAFile {
-        /// Its path.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// A line is not a role and a token.
     #[error("token file {}, line {line}: {problem}", path.display())]
     Line {

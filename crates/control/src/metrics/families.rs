@@ -185,7 +185,6 @@ const FIGURES: &[Figure] = &[
         |v| v.damage.lost_bytes as f64),
 ];
 
-/// The volumes.
 pub(super) fn volumes(text: &mut MetricsText, measured: &Measurements) {
     let volumes = &measured.status.volumes;
     volume_states(text, volumes);

@@ -28,7 +28,6 @@ struct PinnedVolume {
     ranges: Arc<PinnedRanges>,
     /// Lines of the ranges that this shard owns.
     owned_lines: u64,
-    /// Retained lines.
     retained_lines: u64,
 }
 

@@ -24,7 +24,6 @@ impl LineKey {
         Self((volume.0 as u64) << LINE_BITS | (line & ((1 << LINE_BITS) - 1)))
     }
 
-    /// The volume.
     pub const fn volume(self) -> VolumeId {
         VolumeId((self.0 >> LINE_BITS) as u16)
     }

@@ -6,7 +6,6 @@ use std::ops::DerefMut;
 
 pub use forebay_policy::Slot;
 
-/// No slot.
 pub(crate) const NO_SLOT: Slot = Slot::MAX;
 
 /// The slots that one shard can index: 64 GiB of lines.

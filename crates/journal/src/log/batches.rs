@@ -31,7 +31,6 @@ impl BatchLimits {
     }
 }
 
-/// A queued batch.
 #[derive(Debug)]
 pub(super) struct QueuedBatch<B, W> {
     /// `None` while the batch has no payload.

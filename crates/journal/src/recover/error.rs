@@ -31,7 +31,6 @@ pub enum RecoverError {
     Missing,
     /// One device of a mirrored journal is missing, and the other one may be stale.
     MayBeStale {
-        /// The journal.
         journal: JournalId,
         /// The index of the present device.
         device: usize,
@@ -42,10 +41,7 @@ pub enum RecoverError {
         journals: [JournalId; MEMBERS_MAX],
     },
     /// Both devices continued without each other (split brain).
-    Split {
-        /// The journal.
-        journal: JournalId,
-    },
+    Split { journal: JournalId },
 }
 
 impl fmt::Display for RecoverError {

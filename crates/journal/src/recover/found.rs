@@ -6,7 +6,6 @@ use std::fmt;
 /// A record from the log, with the position of its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundRecord {
-    /// The record.
     pub record: Record,
     /// Position of its payload on the device, in bytes.
     pub position: u64,

@@ -26,7 +26,6 @@ const BACKOFF_INITIAL: Duration = Duration::from_secs(1);
 pub struct Credentials {
     /// A user of the server's `upsd.users`, with `upsmon secondary` or more.
     pub user: String,
-    /// The password.
     pub password: String,
 }
 

@@ -8,7 +8,6 @@ pub const WORD_BYTES_MAX: usize = 512;
 /// A command. Administrative commands are not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NutCommand<'a> {
-    /// Start TLS.
     StartTls,
     /// Set the user name. The server checks it only when a later command requires it.
     Username(&'a str),

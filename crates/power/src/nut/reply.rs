@@ -34,7 +34,6 @@ pub enum NutReply {
 pub enum NutEvent {
     /// No complete reply yet.
     NeedMore,
-    /// A reply.
     Reply(NutReply),
     /// The server violated the protocol. Every further call returns this again.
     Broken(ProtocolError),

@@ -33,7 +33,6 @@ impl Level {
             .find(|level| level.name() == name)
     }
 
-    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Raid0 => "raid0",
@@ -70,7 +69,6 @@ pub enum ArrayError {
     /// Too few drives, or too many.
     #[error("{level} has {min} to {max} drives, not {drives}")]
     Drives {
-        /// The level.
         level: &'static str,
         /// The requested number.
         drives: u32,
@@ -88,7 +86,6 @@ pub enum ArrayError {
     /// More drives are missing than the redundancy of the array covers.
     #[error("{level} of {drives} drives works with up to {max} of them missing, not {degraded}")]
     Degraded {
-        /// The level.
         level: &'static str,
         /// All drives, including missing ones.
         drives: u32,
@@ -115,7 +112,6 @@ pub enum ArrayError {
         drive_size: Size,
         /// A whole or an even number.
         count: &'static str,
-        /// The chunk.
         chunk: Size,
         /// The next smaller valid size, or the smallest.
         nearest: Size,

@@ -35,7 +35,6 @@ const STRIPE_COUNT_MAX: usize = 256;
 pub struct DriveIo {
     /// Identifies it on completion.
     pub id: u64,
-    /// The drive.
     pub drive: u32,
     /// The operation.
     pub kind: IoKind,

@@ -15,7 +15,6 @@ const MERGED_BYTES_MAX: u64 = 1280 << 10;
 pub enum Drive {
     /// Hard disks; the array sets their size, and a different seed for each.
     Hdd(HddSpec),
-    /// SSDs.
     Ssd(SsdSpec),
     /// Disks that take this many nanoseconds per I/O.
     Fixed(u64),
@@ -67,11 +66,8 @@ struct DriveQueue {
 /// I/O counters of a drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriveCount {
-    /// Reads.
     pub reads: u64,
-    /// Bytes read.
     pub read_bytes: u64,
-    /// Writes.
     pub writes: u64,
     /// Bytes written.
     pub write_bytes: u64,

@@ -52,7 +52,6 @@ pub struct HddSpec {
     pub transfer_bytes_per_second: u64,
     /// Commands among which the disk chooses; 1 for no choice.
     pub queue_depth: usize,
-    /// The scheduler.
     pub scheduler: Scheduler,
     /// Whether writes are answered from the cache.
     pub has_write_cache: bool,
