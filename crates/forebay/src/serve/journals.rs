@@ -216,7 +216,7 @@ impl Journals {
             .try_for_each(|device| self.reserve(device))
             .map_err(|error| with_volume(problem_of(&error)))?;
         let settings = self.settings((backend, mirror), accept_loss && spec.config.accept_loss);
-        let opened = runtime.open_journal(settings);
+        let opened = runtime.volumes().protectors().open_journal(settings);
         opened.map(Some).map_err(|error| with_volume(problem_of(&error)))
     }
 
@@ -452,7 +452,7 @@ fn heads_of(
 /// Whether a volume is under a UPS, and the vault has all data that its disk lacks.
 fn has_vaulted(runtime: &Runtime, spec: &VolumeSpec) -> bool {
     let replaces = |vault: Arc<Vault>| vault.replaces_journal(&spec.name);
-    spec.config.protection.has_ups() && runtime.vault().is_some_and(replaces)
+    spec.config.protection.has_ups() && runtime.volumes().protectors().vault().is_some_and(replaces)
 }
 
 fn head_of(device: &Arc<dyn Backend>) -> Head {
