@@ -4,7 +4,7 @@
 use crate::log::key;
 use forebay_policy::{CAPACITY_LINES_MAX, Eviction, Hint, Lines, Slot, Weir};
 use forebay_types::{ByteRange, LINE_BYTES};
-use forebay_volume::{Plan, Streams};
+use forebay_volume::{PrefetchPlan, Streams};
 use std::collections::HashMap;
 
 /// The line was read ahead, and not read since.
@@ -129,7 +129,7 @@ impl Cache {
     }
 
     /// Reads ahead.
-    fn fetch(&mut self, plan: Option<Plan>) {
+    fn fetch(&mut self, plan: Option<PrefetchPlan>) {
         let Some(plan) = plan else { return };
         for range in plan.ranges() {
             for line in range.offset / LINE_BYTES..range.end().div_ceil(LINE_BYTES) {

@@ -1,6 +1,6 @@
 //! Blocking calls for tools and tests: a call returns when the I/O is answered.
 
-use crate::{AlignedBuffer, Backend, Buffer, Completion, CompletionSink, Io, IoKind};
+use crate::{AlignedBuffer, Backend, Buffer, CompletionSink, Io, IoKind, IoToken};
 use forebay_types::{Few, IoResult, SECTOR_BYTES};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -59,27 +59,27 @@ impl<'a> Blocking<'a> {
         if !is_whole.all(|is_whole| is_whole) {
             return pieces.iter_mut().map(|(offset, bytes)| self.read(*offset, bytes)).collect();
         }
-        let wait = Wait::new(pieces.len());
+        let wait = IoWait::new(pieces.len());
         for (tag, (offset, bytes)) in pieces.iter_mut().enumerate() {
             // SAFETY: the buffer is borrowed exclusively until all answers have arrived, below.
             let buffers = Few::from_buf([unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }]);
             let (offset, len) = (*offset, bytes.len() as u64);
-            let done = Completion::new(wait.clone(), tag as u64);
+            let done = IoToken::new(wait.clone(), tag as u64);
             self.backend.submit(Io { kind: IoKind::Read, offset, len, buffers, done });
         }
         wait.all()
     }
 
     /// Starts to fill `bytes` from `offset`.
-    pub fn begin_read(&self, offset: u64, mut bytes: AlignedBuffer) -> Reading {
-        let wait = Wait::new(1);
+    pub fn begin_read(&self, offset: u64, mut bytes: AlignedBuffer) -> PendingRead {
+        let wait = IoWait::new(1);
         let len = bytes.len() as u64;
         // SAFETY: the returned value owns the memory, and neither exposes nor frees it before the
         // answer.
         let buffers = Few::from_buf([unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }]);
-        let done = Completion::new(wait.clone(), 0);
+        let done = IoToken::new(wait.clone(), 0);
         self.backend.submit(Io { kind: IoKind::Read, offset, len, buffers, done });
-        Reading { bytes: Some(bytes), wait }
+        PendingRead { bytes: Some(bytes), wait }
     }
 
     /// Stores `bytes` at `offset`, with `fua` on stable storage.
@@ -90,12 +90,12 @@ impl<'a> Blocking<'a> {
     /// Stores bytes at the same `offset` of several backends concurrently, with `fua` on stable
     /// storage, and waits for all of them. Returns the answers in the same order.
     pub fn write_each(writes: &[(&dyn Backend, &[u8])], offset: u64, fua: bool) -> Vec<IoResult> {
-        let wait = Wait::new(writes.len());
+        let wait = IoWait::new(writes.len());
         for (tag, (backend, bytes)) in writes.iter().enumerate() {
             // SAFETY: the bytes are borrowed until the end of this function, which is after all
             // answers, and a write does not store into its buffers.
             let buffer = unsafe { Buffer::new(bytes.as_ptr().cast_mut(), bytes.len()) };
-            let done = Completion::new(wait.clone(), tag as u64);
+            let done = IoToken::new(wait.clone(), tag as u64);
             let (kind, len) = (IoKind::Write { fua }, bytes.len() as u64);
             let io = Io { kind, offset, len, buffers: Few::from_buf([buffer]), done };
             // The last one may run on this thread; the others are in flight by then.
@@ -131,21 +131,21 @@ impl<'a> Blocking<'a> {
     }
 
     fn run(&self, kind: IoKind, offset: u64, len: u64, buffers: Few<Buffer>) -> IoResult {
-        let wait = Wait::new(1);
+        let wait = IoWait::new(1);
         let len = len + buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
-        let done = Completion::new(wait.clone(), 0);
+        let done = IoToken::new(wait.clone(), 0);
         self.backend.submit_here(Io { kind, offset, len, buffers, done });
         wait.all()[0]
     }
 }
 
 /// A read in flight, and the memory that it fills. Dropping it waits for the answer.
-pub struct Reading {
+pub struct PendingRead {
     bytes: Option<AlignedBuffer>,
-    wait: Arc<Wait>,
+    wait: Arc<IoWait>,
 }
 
-impl Reading {
+impl PendingRead {
     /// Waits for the answer, and returns the memory and the answer.
     pub fn end(mut self) -> (AlignedBuffer, IoResult) {
         let result = self.wait.all()[0];
@@ -153,14 +153,14 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for PendingRead {
     fn drop(&mut self) {
         self.wait.all();
     }
 }
 
 /// Waits for a number of I/Os, whose tags count from 0.
-pub struct Wait {
+pub struct IoWait {
     answers: Mutex<WaitAnswers>,
     answered: Condvar,
 }
@@ -172,7 +172,7 @@ struct WaitAnswers {
     is_awaited: bool,
 }
 
-impl Wait {
+impl IoWait {
     /// Waits for the tags below `count`.
     pub fn new(count: usize) -> Arc<Self> {
         let (results, missing) = (vec![None; count], count);
@@ -196,7 +196,7 @@ impl Wait {
     }
 }
 
-impl CompletionSink for Wait {
+impl CompletionSink for IoWait {
     fn complete(&self, tag: u64, result: IoResult) {
         let mut answers = crate::sync::lock(&self.answers);
         let old = answers.results[tag as usize].replace(result);
@@ -219,7 +219,7 @@ mod tests {
         let device = Blocking::new(&memory);
         device.write(8192, &[7; 4096], false).unwrap();
         let reads = [4096, 8192, 1 << 20].map(|at| device.begin_read(at, AlignedBuffer::new(4096)));
-        let [unwritten, written, past_the_end] = reads.map(Reading::end);
+        let [unwritten, written, past_the_end] = reads.map(PendingRead::end);
         assert_eq!((unwritten.1, unwritten.0[0]), (Ok(()), 0));
         assert_eq!((written.1, written.0[0], written.0[4095]), (Ok(()), 7, 7));
         assert!(past_the_end.1.is_err());

@@ -4,7 +4,7 @@
 //! failure, and names the store and the operation.
 
 use crate::random::Random;
-use crate::{AlignedBuffer, Backend, Blocking, Buffer, Completion, Io, IoKind, Wait};
+use crate::{AlignedBuffer, Backend, Blocking, Buffer, Io, IoKind, IoToken, IoWait};
 use forebay_types::{ByteRange, IoResult};
 use std::sync::Arc;
 
@@ -251,13 +251,13 @@ impl<'a> Suite<'a> {
 
     /// Submits an I/O for each buffer, spaced at twice its length, in scrambled order.
     fn submit_all(&self, kind: IoKind, buffers: &mut [AlignedBuffer]) -> Vec<IoResult> {
-        let wait = Wait::new(buffers.len());
+        let wait = IoWait::new(buffers.len());
         for (tag, buffer) in buffers.iter_mut().enumerate() {
             let len = buffer.len() as u64;
             let place = (tag as u64 * 37) % IN_FLIGHT;
             // SAFETY: the buffers are borrowed until all I/Os are answered, a few lines below.
             let buffers = vec![unsafe { Buffer::new(buffer.as_mut_ptr(), buffer.len()) }];
-            let done = Completion::new(wait.clone(), tag as u64);
+            let done = IoToken::new(wait.clone(), tag as u64);
             self.backend.submit(Io {
                 kind,
                 offset: place * 2 * len,

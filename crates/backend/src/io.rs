@@ -101,12 +101,12 @@ pub trait CompletionSink: Send + Sync {
 /// The token that answers an I/O exactly once. Dropped unanswered, it answers with [`IoError::Io`],
 /// so that no request hangs.
 #[must_use]
-pub struct Completion {
+pub struct IoToken {
     sink: Option<Arc<dyn CompletionSink>>,
     tag: u64,
 }
 
-impl Completion {
+impl IoToken {
     /// A token that reports `tag` to `sink`.
     pub fn new(sink: Arc<dyn CompletionSink>, tag: u64) -> Self {
         Self { sink: Some(sink), tag }
@@ -120,7 +120,7 @@ impl Completion {
     }
 }
 
-impl Completion {
+impl IoToken {
     /// A token whose answer calls `then` with the result and this token. Layers use it to observe
     /// or delay answers.
     pub fn then(self, then: impl FnOnce(IoResult, Self) + Send + 'static) -> Self {
@@ -128,9 +128,9 @@ impl Completion {
     }
 }
 
-struct ThenSink<F>(Mutex<Option<(Completion, F)>>);
+struct ThenSink<F>(Mutex<Option<(IoToken, F)>>);
 
-impl<F: FnOnce(IoResult, Completion) + Send> CompletionSink for ThenSink<F> {
+impl<F: FnOnce(IoResult, IoToken) + Send> CompletionSink for ThenSink<F> {
     fn complete(&self, _tag: u64, result: IoResult) {
         let taken = crate::sync::lock(&self.0).take();
         if let Some((done, then)) = taken {
@@ -139,7 +139,7 @@ impl<F: FnOnce(IoResult, Completion) + Send> CompletionSink for ThenSink<F> {
     }
 }
 
-impl Drop for Completion {
+impl Drop for IoToken {
     fn drop(&mut self) {
         if let Some(sink) = self.sink.take() {
             sink.complete(self.tag, Err(IoError::Io));
@@ -158,7 +158,7 @@ pub struct Io {
     /// The memory, in the order of the store; empty except for reads and writes.
     pub buffers: Few<Buffer>,
     /// The answer.
-    pub done: Completion,
+    pub done: IoToken,
 }
 
 impl Io {
@@ -213,7 +213,7 @@ impl Io {
                 offset,
                 len,
                 buffers,
-                done: Completion::new(join.clone(), 0),
+                done: IoToken::new(join.clone(), 0),
             })
             .collect()
     }
@@ -250,7 +250,7 @@ pub(crate) fn window(buffers: &[Buffer], mut skip: u64, mut len: u64) -> Few<Buf
 /// Answers a split I/O when its last piece is answered.
 struct Join {
     missing: AtomicU64,
-    outcome: Mutex<(Option<Completion>, IoResult)>,
+    outcome: Mutex<(Option<IoToken>, IoResult)>,
 }
 
 impl CompletionSink for Join {
@@ -272,18 +272,18 @@ impl CompletionSink for Join {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Wait;
+    use crate::IoWait;
 
     #[test]
     fn pieces_cover_the_io_and_answer_it_once() {
-        let wait = Wait::new(1);
+        let wait = IoWait::new(1);
         let mut bytes = vec![0u8; 5000];
         // SAFETY: nothing is read or written through the buffers in this test.
         let buffers = [1000, 1, 2999, 1000].map(|len| unsafe {
             let start = bytes.as_mut_ptr();
             Buffer::new(start, len)
         });
-        let done = Completion::new(wait.clone(), 0);
+        let done = IoToken::new(wait.clone(), 0);
         let io = Io {
             kind: IoKind::Read,
             offset: 512,
@@ -309,9 +309,9 @@ mod tests {
 
     #[test]
     fn a_dropped_token_answers() {
-        let wait = Wait::new(2);
-        drop(Completion::new(wait.clone(), 0));
-        let done = Completion::new(wait.clone(), 1);
+        let wait = IoWait::new(2);
+        drop(IoToken::new(wait.clone(), 0));
+        let done = IoToken::new(wait.clone(), 1);
         drop(done.then(|result, done| done.complete(result.or(Err(IoError::NoSpace)))));
         assert_eq!(wait.all(), [Err(IoError::Io), Err(IoError::NoSpace)]);
     }

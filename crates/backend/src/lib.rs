@@ -30,16 +30,16 @@ mod thread_pool;
 mod timer;
 mod trial;
 
-pub use blocking::{Blocking, Reading, Wait};
+pub use blocking::{Blocking, IoWait, PendingRead};
 pub use buffer::{AlignedBuffer, BUFFER_ALIGNMENT_BYTES};
 pub use count::IoCount;
 pub use file::{FileBackend, FileError, file_bytes_max, report_oversize_writes};
 pub use file_extents::{FileExtent, Placement, file_extents, is_on_realtime_device};
 pub use forebay_types::Extent;
 pub use hardware::hardware_name;
-pub use io::{Buffer, Completion, CompletionSink, Io, IoKind};
+pub use io::{Buffer, CompletionSink, Io, IoKind, IoToken};
 pub use log::LogLimiter;
-pub use memory::{MemoryBackend, MemoryError, saved_memory_bytes};
+pub use memory::{MemoryBackend, MemoryStoreError, saved_memory_bytes};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
 pub use open::{OpenError, allocated_bytes, identity_of, open, plain_path, try_open};
 pub use options::OpenOptions;
@@ -53,8 +53,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 forebay_types::faults! {
-    model::ArrayError, layers::BlocksError, FileError, MemoryError, model::ModelError, NbdError,
-    OpenError, SpecError, layers::TraceFileError, layers::VolatileError
+    model::ArrayError, layers::BlocksError, FileError, MemoryStoreError, model::ModelError,
+    NbdError, OpenError, SpecError, layers::TraceFileError, layers::VolatileError
 }
 
 /// Properties of a backend. They do not change while it is open.
@@ -85,7 +85,7 @@ pub struct Description {
 
 /// The state of a store in memory that is saved to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Saved {
+pub struct SaveState {
     /// The file.
     pub path: PathBuf,
     /// When the file was last written; `None` if it was never.
@@ -105,7 +105,7 @@ pub struct Saved {
 
 /// What a store lies on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Medium {
+pub struct StoreMedium {
     /// Bytes at the end of a block device that are less than one of its blocks. They can be neither
     /// read nor written, and are not part of the store.
     pub hidden_bytes: u64,
@@ -154,7 +154,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// What the store lies on. The default is nothing that is known.
-    fn medium(&self) -> Medium {
+    fn medium(&self) -> StoreMedium {
         self.below().map(|below| below.medium()).unwrap_or_default()
     }
 
@@ -185,7 +185,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// The state of a store in memory that is saved to a file; `None` for others.
-    fn saved(&self) -> Option<Saved> {
+    fn saved(&self) -> Option<SaveState> {
         self.below().and_then(|below| below.saved())
     }
 }

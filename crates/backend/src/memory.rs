@@ -39,7 +39,7 @@ const LOCK_COUNT: usize = 64;
 /// Why a memory disk cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum MemoryError {
+pub enum MemoryStoreError {
     /// Zero, or not a multiple of the sector size.
     #[error("{size_bytes} bytes is not a valid size for a memory disk")]
     Size {
@@ -145,7 +145,7 @@ pub enum MemoryError {
     },
 }
 
-impl Fault for MemoryError {
+impl Fault for MemoryStoreError {
     fn remedy(&self) -> Remedy {
         match self {
             Self::Size { .. } => {
@@ -227,8 +227,8 @@ impl Drop for Map {
 }
 
 impl Map {
-    fn new(size_bytes: u64) -> Result<Self, MemoryError> {
-        let fail = |source| MemoryError::Map { size_bytes, source };
+    fn new(size_bytes: u64) -> Result<Self, MemoryStoreError> {
+        let fail = |source| MemoryStoreError::Map { size_bytes, source };
         let size = usize::try_from(size_bytes).map_err(|_| fail(rustix::io::Errno::NOMEM))?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -251,9 +251,9 @@ impl MemoryBackend {
     ///
     /// # Errors
     /// If the size is zero, not a multiple of 512, or more than can be mapped.
-    pub fn new(size_bytes: u64) -> Result<Self, MemoryError> {
+    pub fn new(size_bytes: u64) -> Result<Self, MemoryStoreError> {
         if size_bytes == 0 || !size_bytes.is_multiple_of(SECTOR_BYTES) {
-            return Err(MemoryError::Size { size_bytes });
+            return Err(MemoryStoreError::Size { size_bytes });
         }
         let map = Map::new(size_bytes)?;
         let words = size_bytes.div_ceil(CHUNK_BYTES).div_ceil(64);
@@ -277,7 +277,7 @@ impl MemoryBackend {
     ///
     /// # Errors
     /// If the kernel refuses the memory.
-    fn allocate(&mut self) -> Result<(), MemoryError> {
+    fn allocate(&mut self) -> Result<(), MemoryStoreError> {
         self.is_allocated = true;
         let (start, len) = (self.map.start.as_ptr(), self.map.size_bytes);
         // SAFETY: the whole mapping, of which no other thread knows yet; its content stays.
@@ -293,7 +293,7 @@ impl MemoryBackend {
                 Ok(())
             }
             Err(source) => {
-                Err(MemoryError::Map { size_bytes: self.description.size_bytes, source })
+                Err(MemoryStoreError::Map { size_bytes: self.description.size_bytes, source })
             }
         }
     }
@@ -460,9 +460,12 @@ impl Backend for MemoryBackend {
 }
 
 /// Opens `memory:SIZE` or `memory:SIZE?save=PATH&every=TIME`, for the text after the colon.
-pub(crate) fn open(text: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, MemoryError> {
+pub(crate) fn open(
+    text: &str,
+    options: &OpenOptions,
+) -> Result<Arc<dyn Backend>, MemoryStoreError> {
     let (size, fields) = text.split_once('?').unwrap_or((text, ""));
-    let bytes = size_of(size).ok_or_else(|| MemoryError::NoSize { text: size.to_owned() })?;
+    let bytes = size_of(size).ok_or_else(|| MemoryStoreError::NoSize { text: size.to_owned() })?;
     let fields = Fields::parse("memory", fields, '&', &["save", "every"])?;
     // A relative path would depend on the directory in which the server starts.
     let absolute = |path: &str| path.starts_with('/').then(|| PathBuf::from(path));

@@ -21,7 +21,7 @@
 
 use crate::file::{self, FileBackend, FileError};
 use crate::layers::{BlocksError, TraceFileError, VolatileError};
-use crate::memory::MemoryError;
+use crate::memory::MemoryStoreError;
 use crate::model::ModelError;
 use crate::nbd::NbdError;
 use crate::{Backend, OpenOptions, SpecError, layers, memory, model, nbd};
@@ -75,7 +75,7 @@ pub enum OpenError {
     File(#[from] FileError),
     /// A store in memory.
     #[error(transparent)]
-    Memory(#[from] MemoryError),
+    Memory(#[from] MemoryStoreError),
     /// A modelled disk.
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -121,12 +121,12 @@ pub(crate) fn join_unless_self(thread: JoinHandle<()>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Completion, IoKind, blocking::Wait};
+    use crate::{IoKind, IoToken, blocking::IoWait};
     use forebay_types::Few;
     use std::sync::Barrier;
 
-    fn flush(wait: &Arc<Wait>, tag: u64) -> Io {
-        let done = Completion::new(wait.clone(), tag);
+    fn flush(wait: &Arc<IoWait>, tag: u64) -> Io {
+        let done = IoToken::new(wait.clone(), tag);
         Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Few::new(), done }
     }
 
@@ -139,7 +139,7 @@ mod tests {
             io.done.complete(Ok(()));
         };
         let pool = ThreadPool::new(Thread::named("test"), 4, Box::new(work));
-        let wait = Wait::new(32);
+        let wait = IoWait::new(32);
         (0..32).for_each(|tag| pool.submit(flush(&wait, tag)));
         assert_eq!(wait.all(), vec![Ok(()); 32]);
         assert_eq!(lock(&pool.shared.state).threads.len(), 4);
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn queued_io_completes_before_the_pool_ends() {
-        let wait = Wait::new(64);
+        let wait = IoWait::new(64);
         let pool =
             ThreadPool::new(Thread::named("test"), 1, Box::new(|io: Io| io.done.complete(Ok(()))));
         (0..64).for_each(|tag| pool.submit(flush(&wait, tag)));

@@ -1,7 +1,7 @@
 //! A stand-in for a store that would be opened: everything that can be asked without opening it is
 //! known, and nothing is locked, connected or written. It answers each I/O with an error.
 
-use crate::{Backend, Description, Io, Medium};
+use crate::{Backend, Description, Io, StoreMedium};
 use forebay_types::{DiskGeometry, IoError, SECTOR_BYTES};
 
 /// The size of a store whose size is known only once it is open.
@@ -10,12 +10,12 @@ pub(crate) const UNKNOWN_BYTES: u64 = 1 << 50;
 /// The stand-in.
 pub(crate) struct TrialBackend {
     description: Description,
-    medium: Medium,
+    medium: StoreMedium,
 }
 
 impl TrialBackend {
     /// A stand-in for the store `name` of this size.
-    pub(crate) fn new(name: &str, size_bytes: u64, identity: String, medium: Medium) -> Self {
+    pub(crate) fn new(name: &str, size_bytes: u64, identity: String, medium: StoreMedium) -> Self {
         let description = Description {
             name: name.to_owned(),
             size_bytes,
@@ -39,7 +39,7 @@ impl Backend for TrialBackend {
         io.done.complete(Err(IoError::Io));
     }
 
-    fn medium(&self) -> Medium {
+    fn medium(&self) -> StoreMedium {
         self.medium.clone()
     }
 }

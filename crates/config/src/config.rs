@@ -1,7 +1,7 @@
 //! The complete configuration: options over file over defaults, checked, and reloaded on demand.
 
 use crate::{
-    BackgroundMode, CacheRatio, Change, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode,
+    BackgroundMode, CacheRatio, ConfigChange, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode,
     Listen, LogLevel, MemorySettings, MetricsAddress, Mistake, Settings, TcpAddress, TlsSettings,
     UpsSettings, VolumeSpec, Workers,
     layer::{HAS_DEFAULT, check_unique},
@@ -22,7 +22,7 @@ pub const NBD_SOCKET: &str = "nbd.sock";
 
 /// The sources of the settings, kept for a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Source {
+pub struct SettingsSource {
     /// The configuration file.
     pub file: Option<PathBuf>,
     /// The options of the command line.
@@ -31,7 +31,7 @@ pub struct Source {
     pub state_default: Option<PathBuf>,
 }
 
-impl Source {
+impl SettingsSource {
     /// Reads the file, if there is one, and overrides it by the options.
     ///
     /// # Errors
@@ -82,11 +82,11 @@ pub struct Config {
     pub log: LogLevel,
     /// All settings but the volumes, for [`crate::diff`]. Defaults are filled in.
     pub(crate) settings: Settings,
-    source: Source,
+    source: SettingsSource,
 }
 
 impl Config {
-    fn new(given: Settings, source: Source) -> ConfigResult<Self> {
+    fn new(given: Settings, source: SettingsSource) -> ConfigResult<Self> {
         let tls = TlsSettings::checked(&given)?;
         check_ups_named(&given)?;
         let mut settings = given.over(Settings::defaults())?;
@@ -149,7 +149,7 @@ impl Config {
     /// compares the old and the new configuration.
     ///
     /// # Errors
-    /// As [`Source::load`]; this configuration stays unchanged.
+    /// As [`SettingsSource::load`]; this configuration stays unchanged.
     pub fn reload(&self) -> ConfigResult<Self> {
         self.source.load()
     }
@@ -157,14 +157,19 @@ impl Config {
     /// Takes over the settings of a reload that can change at run time. Other settings keep their
     /// effective values, so that each reload until the restart reports them. Changes in `failed`
     /// are not taken over either, so that the next reload repeats them.
-    pub fn apply_live(&mut self, new: Self, failed: &[Change], is_served: impl Fn(&str) -> bool) {
+    pub fn apply_live(
+        &mut self,
+        new: Self,
+        failed: &[ConfigChange],
+        is_served: impl Fn(&str) -> bool,
+    ) {
         let mut volumes = new.volumes;
         for change in failed {
             let (name, is_served) = match change {
-                Change::VolumeRemoved { name } => (name, is_served(name)),
-                Change::VolumeReplaced { new } => (&new.name, is_served(&new.name)),
-                Change::VolumeChanged { name, .. } if is_served(name) => (name, true),
-                Change::VolumeAdded { new } if !is_served(&new.name) => (&new.name, false),
+                ConfigChange::VolumeRemoved { name } => (name, is_served(name)),
+                ConfigChange::VolumeReplaced { new } => (&new.name, is_served(&new.name)),
+                ConfigChange::VolumeChanged { name, .. } if is_served(name) => (name, true),
+                ConfigChange::VolumeAdded { new } if !is_served(&new.name) => (&new.name, false),
                 // A command has removed or added the volume, which persists.
                 _ => continue,
             };
@@ -176,7 +181,7 @@ impl Config {
         self.volumes = volumes;
         self.log = new.log;
         self.settings.log = new.settings.log;
-        if !failed.iter().any(|change| matches!(change, Change::Server { .. })) {
+        if !failed.iter().any(|change| matches!(change, ConfigChange::Server { .. })) {
             self.memory = new.memory;
             self.settings.memory = new.settings.memory;
             self.settings.memory_min = new.settings.memory_min;

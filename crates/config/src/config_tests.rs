@@ -10,7 +10,7 @@ fn options(volumes: &[&str]) -> Settings {
 }
 
 fn load(options: Settings) -> ConfigResult<Config> {
-    Source { file: None, options, state_default: Some("/run/forebay".into()) }.load()
+    SettingsSource { file: None, options, state_default: Some("/run/forebay".into()) }.load()
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn options_win_over_the_file_and_volumes_add_up() {
     let mut options = options(&["b=/b"]);
     options.memory = Some(MemorySetting::Auto);
     options.nbd = vec!["tcp:y:2".parse().unwrap()];
-    let source = Source { file: Some(file.clone()), options, state_default: None };
+    let source = SettingsSource { file: Some(file.clone()), options, state_default: None };
     let config = source.load().unwrap();
     assert_eq!(config.memory.memory, MemorySetting::Auto);
     assert_eq!(config.log, crate::LogLevel::Debug);
@@ -84,12 +84,17 @@ fn a_ups_without_a_vault_is_refused_in_file_and_options() {
     let file = directory.path().join("forebay.toml");
     let text = "ups = 'nas'\n[[volume]]\nname = 'a'\nbacking = '/a'\nprotection = 'ups'\n";
     fs::write(&file, text).unwrap();
-    let from_file =
-        Source { file: Some(file), options: options(&[]), state_default: Some("/s".into()) };
+    let from_file = SettingsSource {
+        file: Some(file),
+        options: options(&[]),
+        state_default: Some("/s".into()),
+    };
     let mut from_options = options(&["a=/a,protection=ups"]);
     from_options.ups = vec!["nas".parse().unwrap()];
-    for source in [from_file, Source { options: from_options, file: None, ..Default::default() }] {
-        let mut source = Source { state_default: Some("/s".into()), ..source };
+    for source in
+        [from_file, SettingsSource { options: from_options, file: None, ..Default::default() }]
+    {
+        let mut source = SettingsSource { state_default: Some("/s".into()), ..source };
         let error = source.load().unwrap_err().explained();
         assert!(error.starts_with("volume 'a': protection=ups, but there is no vault"), "{error}");
         source.options.vault = Some("/v".into());
@@ -99,7 +104,8 @@ fn a_ups_without_a_vault_is_refused_in_file_and_options() {
 
 #[test]
 fn the_error_of_an_unreadable_file_names_it() {
-    let source = Source { file: Some("/nowhere/f.toml".into()), ..Source::default() };
+    let source =
+        SettingsSource { file: Some("/nowhere/f.toml".into()), ..SettingsSource::default() };
     let error = source.load().unwrap_err();
     assert_eq!(error.mistake(), Mistake::Unreadable);
     assert!(error.explained().contains("/nowhere/f.toml"), "{error}");
@@ -148,7 +154,7 @@ fn several_listeners_may_ask_for_any_port() {
 
 #[test]
 fn a_missing_state_directory_is_an_error_with_a_remedy() {
-    let source = Source { options: options(&["a=/a"]), ..Source::default() };
+    let source = SettingsSource { options: options(&["a=/a"]), ..SettingsSource::default() };
     let error = source.load().unwrap_err().explained();
     assert!(error.ends_with(": set state to DIR"), "{error}");
     assert_eq!(default_state(true), Some("/run/forebay".into()));

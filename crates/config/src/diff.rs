@@ -6,7 +6,7 @@ use std::{collections::HashMap, fmt};
 
 /// One difference. Its text is a sentence for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ConfigChange {
     /// A volume is missing: flush and remove it.
     VolumeRemoved {
         /// Its name.
@@ -53,7 +53,7 @@ pub enum Change {
     },
 }
 
-impl Change {
+impl ConfigChange {
     /// The name of the volume that changes.
     pub fn volume(&self) -> Option<&str> {
         match self {
@@ -64,7 +64,7 @@ impl Change {
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for ConfigChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::VolumeRemoved { name } => write!(f, "volume '{name}' is removed"),
@@ -96,16 +96,16 @@ impl fmt::Display for Change {
 
 /// The changes from `old` to `new`. Removals come first, so that the disk of a removed volume is
 /// free for another one.
-pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
+pub fn diff(old: &Config, new: &Config) -> Vec<ConfigChange> {
     let mut changes = volume_changes(&old.volumes, &new.volumes);
     let cache_ratio = (old.cache_ratio != new.cache_ratio).then_some(new.cache_ratio);
     let background = (old.background != new.background).then_some(new.background);
     let change = ServerChange { cache_ratio, background, ..old.memory.change_to(&new.memory) };
     if !change.is_empty() {
-        changes.push(Change::Server { change });
+        changes.push(ConfigChange::Server { change });
     }
     if old.log != new.log {
-        changes.push(Change::Log { new: new.log });
+        changes.push(ConfigChange::Log { new: new.log });
     }
     for Setting { key, .. } in PROGRAM_SETTINGS.iter().filter(|setting| !setting.is_live) {
         let text = |config: &Config| match &config.settings.texts(key)[..] {
@@ -113,33 +113,37 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
             texts => texts.join(", "),
         };
         if old.settings.differs(&new.settings, key) {
-            changes.push(Change::NeedsRestart { setting: key, old: text(old), new: text(new) });
+            changes.push(ConfigChange::NeedsRestart {
+                setting: key,
+                old: text(old),
+                new: text(new),
+            });
         }
     }
     changes
 }
 
-fn volume_changes(old: &[VolumeSpec], new: &[VolumeSpec]) -> Vec<Change> {
+fn volume_changes(old: &[VolumeSpec], new: &[VolumeSpec]) -> Vec<ConfigChange> {
     let by_name = |volumes: &[VolumeSpec]| -> HashMap<String, VolumeSpec> {
         volumes.iter().map(|volume| (volume.name.clone(), volume.clone())).collect()
     };
     let (old_by_name, new_by_name) = (by_name(old), by_name(new));
     let removed = old.iter().filter(|volume| !new_by_name.contains_key(&volume.name));
     let mut changes: Vec<_> =
-        removed.map(|volume| Change::VolumeRemoved { name: volume.name.clone() }).collect();
+        removed.map(|volume| ConfigChange::VolumeRemoved { name: volume.name.clone() }).collect();
     let mut added = Vec::new();
     for volume in new {
         match old_by_name.get(&volume.name) {
             Some(before) if before == volume => {}
             Some(before) if before.backing != volume.backing => {
-                changes.push(Change::VolumeReplaced { new: volume.clone() });
-                added.push(Change::VolumeAdded { new: volume.clone() });
+                changes.push(ConfigChange::VolumeReplaced { new: volume.clone() });
+                added.push(ConfigChange::VolumeAdded { new: volume.clone() });
             }
-            Some(before) => changes.push(Change::VolumeChanged {
+            Some(before) => changes.push(ConfigChange::VolumeChanged {
                 name: volume.name.clone(),
                 change: before.change_to(volume),
             }),
-            None => added.push(Change::VolumeAdded { new: volume.clone() }),
+            None => added.push(ConfigChange::VolumeAdded { new: volume.clone() }),
         }
     }
     changes.extend(added);

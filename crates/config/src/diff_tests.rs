@@ -1,14 +1,14 @@
 //! Tests of reloads: which changes take effect, which need a restart, and their order.
 
 use super::*;
-use crate::{Settings, Source, TlsMode, parse_volume_spec};
+use crate::{Settings, SettingsSource, TlsMode, parse_volume_spec};
 use forebay_types::Fault;
 
 fn config(volumes: &[&str], change: impl FnOnce(&mut Settings)) -> Config {
     let volumes = volumes.iter().map(|text| parse_volume_spec(text).unwrap()).collect();
     let mut options = Settings { volumes, ..Settings::default() };
     change(&mut options);
-    Source { file: None, options, state_default: Some("/s".into()) }.load().unwrap()
+    SettingsSource { file: None, options, state_default: Some("/s".into()) }.load().unwrap()
 }
 
 fn sentences(old: &Config, new: &Config) -> Vec<String> {
@@ -42,7 +42,7 @@ fn a_setting_left_out_returns_to_its_default() {
     let stated = "a=/a,mode=write-back,protection=none,accept-loss=yes,description=x";
     let (old, new) = (config(&[stated], |_| ()), config(&["a=/a"], |_| ()));
     let changes = diff(&old, &new);
-    let [Change::VolumeChanged { change, .. }] = &changes[..] else { panic!("{changes:?}") };
+    let [ConfigChange::VolumeChanged { change, .. }] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!(old.volumes[0].with(change), Ok(new.volumes[0].clone()));
     assert_eq!(
         changes[0].to_string(),
@@ -90,7 +90,9 @@ fn a_changed_journal_is_reported_and_refused_for_a_served_volume() {
     ] {
         let (old, new) = (config(&[old], |_| ()), config(&[new], |_| ()));
         let changes = diff(&old, &new);
-        let [Change::VolumeChanged { change, .. }] = &changes[..] else { panic!("{changes:?}") };
+        let [ConfigChange::VolumeChanged { change, .. }] = &changes[..] else {
+            panic!("{changes:?}")
+        };
         assert_eq!(changes[0].to_string(), format!("volume 'a' has other settings: {difference}"));
         let error = old.volumes[0].with(change).unwrap_err().explained();
         let remedy = "remove the volume, and add it again with the new settings";
@@ -110,8 +112,8 @@ fn volumes_that_exchange_their_disks_are_removed_before_one_is_added() {
     let (old, new) = (config(&["a=/a", "b=/b"], |_| ()), config(&["a=/b", "b=/a"], |_| ()));
     let changes = diff(&old, &new);
     let kinds = changes.iter().map(|change| match change {
-        Change::VolumeReplaced { new } => format!("-{}", new.name),
-        Change::VolumeAdded { new } => format!("+{}={}", new.name, new.backing),
+        ConfigChange::VolumeReplaced { new } => format!("-{}", new.name),
+        ConfigChange::VolumeAdded { new } => format!("+{}={}", new.name, new.backing),
         other => panic!("{other:?}"),
     });
     assert_eq!(kinds.collect::<Vec<_>>(), ["-a", "-b", "+a=/b", "+b=/a"]);
@@ -123,12 +125,12 @@ fn a_reload_repeats_the_changes_that_failed_before() {
     let new = config(&["moved=/5", "set=/3,mode=bypass", "kept=/4", "more=/6"], |_| ());
     let changes = diff(&old, &new);
     assert_eq!(changes.len(), 5);
-    let left = |failed: &[Change], served: &[&str]| {
+    let left = |failed: &[ConfigChange], served: &[&str]| {
         let mut kept = old.clone();
         kept.apply_live(new.clone(), failed, |name| served.contains(&name));
         diff(&kept, &new)
     };
-    let of = |name: &str| -> Vec<Change> {
+    let of = |name: &str| -> Vec<ConfigChange> {
         changes.iter().filter(|change| change.volume() == Some(name)).cloned().collect()
     };
     assert_eq!(left(&[], &[]), []);
@@ -198,7 +200,7 @@ fn every_other_setting_needs_a_restart() {
 #[test]
 fn a_reload_keeps_what_is_in_effect_and_reports_the_rest_again() {
     let (old, new) = (config(&["a=/a"], |_| ()), config(&["b=/b"], change_settings));
-    let needs_restart = |change: &Change| matches!(change, Change::NeedsRestart { .. });
+    let needs_restart = |change: &ConfigChange| matches!(change, ConfigChange::NeedsRestart { .. });
     let (waiting, applied): (Vec<_>, Vec<_>) =
         diff(&old, &new).into_iter().partition(needs_restart);
     let mut kept = old.clone();

@@ -4,8 +4,8 @@
 //! Settings come from command-line options and from a TOML file with the same keys, which
 //! `forebay_types` describes in two tables. Each source is parsed into [`Settings`], options
 //! override the file, and the result is checked into a [`Config`], which the daemon can rely on.
-//! Parsing and checking are pure: only [`Source::load`], [`read_file`], [`default_state`] and
-//! [`MemorySources`] access anything but their arguments.
+//! Parsing and checking are pure: only [`SettingsSource::load`], [`read_file`], [`default_state`]
+//! and [`MemorySources`] access anything but their arguments.
 //!
 //! Every error has a message, a remedy and, for a file, the position. [`parse_toml`] and
 //! [`parse_volume_spec`] do not panic on any text, and the `Display` of a parsed value parses to
@@ -36,15 +36,15 @@ mod words;
 mod write_back;
 
 pub use cache_ratio::CacheRatio;
-pub use config::{CONTROL_SOCKET, Config, NBD_SOCKET, Source, default_state, read_file};
-pub use diff::{Change, diff};
+pub use config::{CONTROL_SOCKET, Config, NBD_SOCKET, SettingsSource, default_state, read_file};
+pub use diff::{ConfigChange, diff};
 pub use error::{ConfigError, ConfigResult, Mistake, Position};
 pub use file::parse_toml;
 pub use geometry::{GeometrySource, ResolvedGeometry};
 pub use layer::Settings;
 pub use listen::{Listen, TcpAddress, UNIX_PATH_BYTES_MAX};
 pub use machine::{
-    Bound, GroupLimit, Load, LoadSources, MemInfo, MemoryPressure, MemorySources, Stalls,
+    Bound, GroupLimit, LoadSources, MemInfo, MemoryPressure, MemorySources, Stalls, SystemLoad,
 };
 pub use memory::{
     AUTO_BYTES_MIN, KeptMemory, MACHINE_BYTES_MIN, MemoryChoice, MemoryError, MemoryReserve,

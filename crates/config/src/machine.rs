@@ -15,7 +15,7 @@ mod load;
 mod parse;
 mod pressure;
 
-pub use load::{Load, LoadSources, Stalls};
+pub use load::{LoadSources, Stalls, SystemLoad};
 use parse::{EnclosingGroup, HierarchyVersion};
 pub use pressure::MemoryPressure;
 use std::{

@@ -223,7 +223,7 @@ impl IoAction {
 
 /// The kind of a journal record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoteKind {
+pub enum JournalOp {
     /// The range was written into the pool. Its data is the payload of the current write, or is in
     /// these slots, one per line.
     Write {
@@ -248,7 +248,7 @@ pub enum NoteKind {
 /// shard, so that records of one range are in the order of the changes. The part is answered when
 /// the record is durable, unless the kind says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct JournalRequest {
     /// The part that made the change.
     pub part: PartId,
     /// The volume.
@@ -256,7 +256,7 @@ pub struct Note {
     /// The byte range.
     pub range: ByteRange,
     /// The change.
-    pub kind: NoteKind,
+    pub kind: JournalOp,
 }
 
 /// The result delivered to a part.
@@ -314,7 +314,7 @@ pub struct Outbox {
     /// Delivered after the memory steps.
     pub answers: Vec<Answer>,
     /// Recorded by the journal after the memory steps, before the shard is unlocked.
-    pub notes: Vec<Note>,
+    pub notes: Vec<JournalRequest>,
     /// Marked lines that were read for the first time, each of which requests its stream's next
     /// window.
     pub marks: Vec<LineKey>,

@@ -57,8 +57,8 @@ mod volume;
 mod writeback;
 
 pub use action::{
-    Answer, Attempt, IoAction, IoCause, IoId, IoVerb, MemoryStep, Note, NoteKind, Outbox, Outcome,
-    Part, PartId, Place, Segment, WaitsFor,
+    Answer, Attempt, IoAction, IoCause, IoId, IoVerb, JournalOp, JournalRequest, MemoryStep,
+    Outbox, Outcome, Part, PartId, Place, Segment, WaitsFor,
 };
 pub use counters::VolumeCounters;
 pub use index::Slots;
@@ -66,13 +66,13 @@ pub use index::lookup::Hints;
 pub use index::recover::{Fate, Recovery, TableDamage};
 pub use index::retained::retained_lines_max;
 pub use index::warm::WarmView;
-pub use integrity::{Inspection, PatrolCounters, Verdict, Work};
+pub use integrity::{Inspection, PatrolCounters, PatrolWork, SealVerdict};
 pub use line::key::LineKey;
 pub use line::meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
 pub use line::seal::{PARITIES_PER_SLOT, ParityPlace, Seal};
 pub use modes::erase::{EraseKind, EraseOutcome};
 pub use modes::read::{PreloadKind, PreloadOutcome, ReadOutcome};
-pub use modes::{Record, WriteOutcome, WriteTerms};
+pub use modes::{JournalRecording, WriteOutcome, WriteTerms};
 pub use resize::ResizeStep;
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;
@@ -86,4 +86,4 @@ pub use uncached::{Arm, LineHits, Uncached};
 pub use volume::{Protection, ShardVolume};
 pub use writeback::dirty::DirtyLine;
 pub use writeback::elevator::Elevator;
-pub use writeback::quota::{Quota, ShardConfig};
+pub use writeback::quota::{DirtyQuota, ShardConfig};

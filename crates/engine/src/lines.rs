@@ -13,9 +13,10 @@ use crate::line::meta::{BUFFERED, DETACHED, FROZEN, LineTable, SEALED};
 use crate::ops::{LineOp, OpKind, Ops, WaitFor};
 use crate::sabotage::{Planted, PlantedBug};
 use crate::volume::ShardVolume;
-use crate::writeback::quota::Quota;
+use crate::writeback::quota::DirtyQuota;
 use crate::{
-    IoId, LineMeta, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Protection, Slot, Verdict,
+    IoId, JournalOp, JournalRequest, LineMeta, MemoryStep, Outbox, Part, PartId, Protection,
+    SealVerdict, Slot,
 };
 use forebay_types::{ByteRange, Mode, VolumeId};
 
@@ -24,7 +25,7 @@ use forebay_types::{ByteRange, Mode, VolumeId};
 pub(crate) struct VolumeLines<'a, M> {
     pub id: VolumeId,
     pub volume: &'a mut ShardVolume,
-    pub quota: &'a mut Quota,
+    pub quota: &'a mut DirtyQuota,
     pub index: &'a mut Slots<M>,
     pub ops: &'a mut Ops,
     pub integrity: &'a mut ShardIntegrity,
@@ -120,7 +121,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
 
     /// The journal record of a part whose write or erase goes to the disk, if the journal records
     /// the part.
-    pub(crate) fn note_for(&self, part: &Part, kind: NoteKind) -> Option<(NoteKind, ByteRange)> {
+    pub(crate) fn note_for(&self, part: &Part, kind: JournalOp) -> Option<(JournalOp, ByteRange)> {
         self.is_recorded(part).then_some((kind, part.range))
     }
 
@@ -129,10 +130,10 @@ impl<M: LineTable> VolumeLines<'_, M> {
         &self,
         part: PartId,
         range: ByteRange,
-        kind: NoteKind,
+        kind: JournalOp,
         out: &mut Outbox,
     ) {
-        out.notes.push(Note { part, volume: self.id, range, kind });
+        out.notes.push(JournalRequest { part, volume: self.id, range, kind });
     }
 
     /// Closes the current epoch if the driver's epoch is newer.
@@ -345,10 +346,10 @@ impl<M: LineTable> VolumeLines<'_, M> {
     }
 
     /// Applies the verdict on a sealed line.
-    pub(crate) fn apply_verdict(&mut self, key: LineKey, verdict: Verdict) {
+    pub(crate) fn apply_verdict(&mut self, key: LineKey, verdict: SealVerdict) {
         let counters = self.volume.counters_mut();
         counters.damaged_lines += 1;
-        let Verdict::Lost { sectors } = verdict else {
+        let SealVerdict::Lost { sectors } = verdict else {
             counters.corrected_lines += 1;
             return;
         };

@@ -31,7 +31,7 @@ use crate::ops::Ops;
 use crate::sabotage::{Planted, PlantedBug};
 use crate::slabs::Slab;
 use crate::volume::ShardVolumes;
-use crate::writeback::quota::Quota;
+use crate::writeback::quota::DirtyQuota;
 use crate::{LineMeta, Outbox, Slot};
 use forebay_types::VolumeId;
 use std::cmp::Ordering;
@@ -69,7 +69,7 @@ pub enum ResizeStep {
 /// Resizes a shard. Borrows its components for one call; owns nothing.
 pub(crate) struct ShardResizer<'a, M> {
     pub volumes: &'a mut ShardVolumes,
-    pub quota: &'a mut Quota,
+    pub quota: &'a mut DirtyQuota,
     pub index: &'a mut Slots<M>,
     pub ops: &'a mut Ops,
     pub integrity: &'a mut ShardIntegrity,

@@ -5,7 +5,9 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Subcommand};
 use forebay_api::{TRACE_BYTES_MIN, TRACE_SECONDS_MAX};
-use forebay_config::{ConfigResult, ServerChange, Settings, Source, VolumeSpec, default_state};
+use forebay_config::{
+    ConfigResult, ServerChange, Settings, SettingsSource, VolumeSpec, default_state,
+};
 use forebay_types::{PROGRAM_SETTINGS, Setting, Size, VOLUME_SETTINGS};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -345,10 +347,10 @@ pub(crate) fn without_overrides(arguments: impl IntoIterator<Item = OsString>) -
 
 impl ServeArguments {
     /// The configuration source: these settings, and the file they name.
-    pub(crate) fn source(self) -> Source {
+    pub(crate) fn source(self) -> SettingsSource {
         let volumes = self.disks.into_iter().chain(self.volumes).collect();
         let options = Settings { state: self.state.state, volumes, ..self.settings.0 };
-        Source { file: self.config, options, state_default: state_default() }
+        SettingsSource { file: self.config, options, state_default: state_default() }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::output::ReplyOutput;
 use crate::pieces::Pieces;
 use crate::tls::TlsSession;
 use forebay_frontend::{ClientId, Peer, Refusal};
-use forebay_nbd::{Handshake, Negotiated, Request};
+use forebay_nbd::{Handshake, NbdRequest, Negotiated};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ pub(crate) enum ConnPhase {
 pub(crate) struct Skip {
     /// Bytes still to be discarded.
     pub left: u64,
-    pub request: Request,
+    pub request: NbdRequest,
     /// The error of a piece that has failed. `None` if the request itself is invalid.
     pub failed: Option<Refusal>,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Conn {
     /// The socket has been shut down.
     pub broken: bool,
     /// Block status requests that wait for the backend.
-    pub status_requests: Vec<Request>,
+    pub status_requests: Vec<NbdRequest>,
     /// The deadline of the handshake, or of the next piece of a payload.
     pub deadline: Option<Instant>,
     /// The deadline of the message being sent; it counts only while other clients wait for its

@@ -3,12 +3,12 @@
 
 use crate::Serving;
 use forebay_frontend::{ExtentQuery, WorkerContext};
-use forebay_nbd::{Negotiated, Request};
+use forebay_nbd::{NbdRequest, Negotiated};
 use forebay_types::Extent;
 
 impl<C: WorkerContext> Serving<'_, C> {
     /// Queries the backend, or answers at once if it cannot report extents.
-    pub(crate) fn block_status(&mut self, index: u32, terms: &Negotiated, request: &Request) {
+    pub(crate) fn block_status(&mut self, index: u32, terms: &Negotiated, request: &NbdRequest) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         let (client, cookie, range) = (conn.client, request.cookie, request.range());
         if self.cx.query_extents(ExtentQuery { client, cookie, range }) {
@@ -24,7 +24,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         let index = query.client.number;
         let Some(conn) = self.nbd.conns.get(index) else { return };
         let is_same =
-            |request: &Request| request.cookie == query.cookie && request.range() == query.range;
+            |request: &NbdRequest| request.cookie == query.cookie && request.range() == query.range;
         let Some(at) = conn.status_requests.iter().position(is_same) else { return };
         let request = conn.status_requests.swap_remove(at);
         let terms = conn.terms.filter(|_| !conn.broken);
@@ -39,7 +39,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         &mut self,
         index: u32,
         terms: &Negotiated,
-        request: &Request,
+        request: &NbdRequest,
         extents: &[Extent],
     ) {
         let Some(conn) = self.nbd.conns.get(index) else { return };

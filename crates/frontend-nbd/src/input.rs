@@ -10,9 +10,9 @@ use crate::intake::{DIRECT_BYTES_MIN, PartialWrite, PayloadTarget};
 use crate::pieces::Pieces;
 use crate::tls::TlsSession;
 use forebay_frontend::{
-    ClientRequest, LookAhead, Memory, Refusal, Reservation, Sockets, WorkerContext,
+    ClientRequest, LookAhead, Memory, PayloadReservation, Refusal, Sockets, WorkerContext,
 };
-use forebay_nbd::{Command, Negotiated, Parse, Request, Step};
+use forebay_nbd::{HandshakeStep, NbdCommand, NbdRequest, Negotiated, Parse};
 use forebay_threads::contain;
 use forebay_types::IoError;
 use forebay_volume::{Payload, RequestKind};
@@ -165,7 +165,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
         let exports = ExportList(&*self.cx);
         let mut consumed = 0;
-        let mut step = Step::NeedMore;
+        let mut step = HandshakeStep::NeedMore;
         // A panic ends only this connection: the handshake changes no state but its own.
         let advanced = contain(|| {
             let queued = &mut conn.queued;
@@ -178,13 +178,13 @@ impl<C: WorkerContext> Serving<'_, C> {
         self.nbd.conns.mark_pending(index);
         let Some(conn) = self.nbd.conns.get(index) else { return Parsed::Wait };
         match step {
-            Step::NeedMore if consumed == 0 => return Parsed::Wait,
-            Step::NeedMore => {}
+            HandshakeStep::NeedMore if consumed == 0 => return Parsed::Wait,
+            HandshakeStep::NeedMore => {}
             // Input continues when the replies have been sent, at the end of the turn.
-            Step::Flush => conn.paused = true,
-            Step::StartTls => conn.tls_next = true,
-            Step::Enter(terms) => self.enter(index, terms),
-            Step::Close(reason) => {
+            HandshakeStep::Flush => conn.paused = true,
+            HandshakeStep::StartTls => conn.tls_next = true,
+            HandshakeStep::Enter(terms) => self.enter(index, terms),
+            HandshakeStep::Close(reason) => {
                 tracing::debug!(client = %conn.peer, %reason, "handshake ended");
                 conn.drain();
             }
@@ -242,7 +242,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         };
         let payload_len = request.payload_len as usize;
         conn.direct = payload_len >= DIRECT_BYTES_MIN && conn.tls.is_none();
-        if request.command == Command::Disconnect {
+        if request.command == NbdCommand::Disconnect {
             conn.drain();
             self.nbd.conns.mark_pending(index);
             return Parsed::Wait;
@@ -263,14 +263,14 @@ impl<C: WorkerContext> Serving<'_, C> {
         let body = &bytes[header..];
         if body.len() >= payload_len {
             let payload = match request.command {
-                Command::Write => Payload::Borrowed(&body[..payload_len]),
+                NbdCommand::Write => Payload::Borrowed(&body[..payload_len]),
                 _ => Payload::None,
             };
             // The payload may have completed while the connection waited for memory to receive it.
             self.cx.stop_waiting(client);
             let len = header + payload_len;
             let offset = |at: usize| offset_at(&terms, bytes, at);
-            let writes = request.command == Command::Write;
+            let writes = request.command == NbdCommand::Write;
             let guess = LookAhead { next: offset(len), second: offset(2 * len), writes };
             self.cx.look_ahead(client, guess);
             self.submit(index, &terms, request, payload);
@@ -281,7 +281,7 @@ impl<C: WorkerContext> Serving<'_, C> {
 
     /// Reserves memory for a payload that arrives in pieces. If none is free, pauses the connection
     /// and returns false.
-    fn begin_payload(&mut self, index: u32, request: Request) -> bool {
+    fn begin_payload(&mut self, index: u32, request: NbdRequest) -> bool {
         let Some(conn) = self.nbd.conns.get(index) else { return false };
         let Ok(reservation) = self.cx.reserve(conn.client, u64::from(request.payload_len)) else {
             conn.paused = true;
@@ -296,8 +296,8 @@ impl<C: WorkerContext> Serving<'_, C> {
     pub(crate) fn receive_payload(
         &mut self,
         index: u32,
-        request: Request,
-        reservation: Option<Reservation>,
+        request: NbdRequest,
+        reservation: Option<PayloadReservation>,
     ) {
         let (now, timeouts) = (self.cx.client_time(), self.cx.client_timeouts());
         let payload_len = request.payload_len as usize;
@@ -317,8 +317,8 @@ impl<C: WorkerContext> Serving<'_, C> {
     }
 
     /// Reserves the memory of a request. If none is free, pauses the connection and returns false.
-    fn admit(&mut self, index: u32, request: &Request) -> bool {
-        if !matches!(request.command, Command::Read | Command::Write) {
+    fn admit(&mut self, index: u32, request: &NbdRequest) -> bool {
+        if !matches!(request.command, NbdCommand::Read | NbdCommand::Write) {
             return true;
         }
         let Some(conn) = self.nbd.conns.get(index) else { return false };
@@ -383,13 +383,13 @@ impl<C: WorkerContext> Serving<'_, C> {
     }
 
     /// Refuses an invalid request.
-    fn refuse(&mut self, index: u32, request: &Request, error: IoError, reason: &'static str) {
+    fn refuse(&mut self, index: u32, request: &NbdRequest, error: IoError, reason: &'static str) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         self.cx.count_refusal(conn.client);
         self.reply_refusal(index, request, Refusal { error, reason });
     }
 
-    fn reply_refusal(&mut self, index: u32, request: &Request, refusal: Refusal) {
+    fn reply_refusal(&mut self, index: u32, request: &NbdRequest, refusal: Refusal) {
         let Refusal { error, reason } = refusal;
         let Some(conn) = self.nbd.conns.get(index) else { return };
         if let Some(terms) = conn.terms {
@@ -404,18 +404,20 @@ impl<C: WorkerContext> Serving<'_, C> {
         &mut self,
         index: u32,
         terms: &Negotiated,
-        request: &Request,
+        request: &NbdRequest,
         payload: Payload<'_, Memory>,
     ) {
         let kind = match request.command {
-            Command::Read => RequestKind::Read,
-            Command::Write => RequestKind::Write { fua: request.fua },
-            Command::Flush => RequestKind::Flush,
-            Command::Trim => RequestKind::Trim { fua: request.fua },
-            Command::WriteZeroes => RequestKind::Zero { fua: request.fua, unmap: !request.no_hole },
-            Command::Cache => RequestKind::Prefetch,
-            Command::BlockStatus => return self.block_status(index, terms, request),
-            Command::Disconnect | Command::Unknown => return,
+            NbdCommand::Read => RequestKind::Read,
+            NbdCommand::Write => RequestKind::Write { fua: request.fua },
+            NbdCommand::Flush => RequestKind::Flush,
+            NbdCommand::Trim => RequestKind::Trim { fua: request.fua },
+            NbdCommand::WriteZeroes => {
+                RequestKind::Zero { fua: request.fua, unmap: !request.no_hole }
+            }
+            NbdCommand::Cache => RequestKind::Prefetch,
+            NbdCommand::BlockStatus => return self.block_status(index, terms, request),
+            NbdCommand::Disconnect | NbdCommand::Unknown => return,
         };
         let Some(conn) = self.nbd.conns.get(index) else { return };
         let (client, cookie) = (conn.client, request.cookie);

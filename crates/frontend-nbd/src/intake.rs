@@ -6,8 +6,8 @@
 //! may follow. A short payload arrives in a receive buffer, together with other requests, and is
 //! copied.
 
-use forebay_frontend::{Memory, Reservation, Staged};
-use forebay_nbd::{Negotiated, Request, proto};
+use forebay_frontend::{Memory, PayloadReservation, Staged};
+use forebay_nbd::{NbdRequest, Negotiated, proto};
 use forebay_volume::Payload;
 use std::time::Instant;
 
@@ -27,13 +27,13 @@ pub(crate) enum PayloadTarget {
 
 /// A write with an incomplete payload.
 pub(crate) struct PartialWrite {
-    pub request: Request,
+    pub request: NbdRequest,
     pub target: PayloadTarget,
     pub filled: usize,
     /// The deadline of the whole payload.
     pub end: Instant,
     /// `None` for a huge payload, whose memory was reserved with its request.
-    pub _reservation: Option<Reservation>,
+    pub _reservation: Option<PayloadReservation>,
 }
 
 impl PartialWrite {
@@ -64,7 +64,7 @@ impl PartialWrite {
     }
 
     /// The request and its complete payload.
-    pub(crate) fn payload(self) -> (Request, Payload<'static, Memory>) {
+    pub(crate) fn payload(self) -> (NbdRequest, Payload<'static, Memory>) {
         debug_assert_eq!(self.left(), 0);
         let payload = match self.target {
             PayloadTarget::Pool(staged) => Payload::Staged(staged.take()),

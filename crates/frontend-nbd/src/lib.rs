@@ -29,8 +29,8 @@ pub use server::{NbdMessage, NbdServer};
 
 use conn::{Conn, ConnPhase};
 use forebay_frontend::{
-    ClientId, ClientRequest, Event, ExtentQuery, FrontEnd, Memory, Pins, SocketEvent, Sockets,
-    WorkerContext,
+    ClientId, ClientRequest, ExtentQuery, FrontEnd, FrontEndEvent, Memory, Pins, SocketEvent,
+    Sockets, WorkerContext,
 };
 use forebay_nbd::{Handshake, HandshakeConfig};
 use forebay_types::Extent;
@@ -78,8 +78,8 @@ impl NbdFrontEnd {
 impl FrontEnd for NbdFrontEnd {
     type Message = NbdMessage;
 
-    fn event<C: WorkerContext>(&mut self, cx: &mut C, event: Event<'_>) {
-        let Event::Socket(event) = event else { return };
+    fn event<C: WorkerContext>(&mut self, cx: &mut C, event: FrontEndEvent<'_>) {
+        let FrontEndEvent::Socket(event) = event else { return };
         let mut serving = self.with(cx);
         match event {
             SocketEvent::Accepted { listener, result } => serving.on_accepted(listener, result),

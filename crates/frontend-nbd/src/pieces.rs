@@ -19,7 +19,7 @@ use crate::Serving;
 use crate::conn::{Conn, ConnPhase, Parsed, Skip};
 use crate::output::error_text;
 use forebay_frontend::{ClientRequest, Memory, Pins, PoolAccess, Refusal, WorkerContext};
-use forebay_nbd::{Command, Negotiated, Request};
+use forebay_nbd::{NbdCommand, NbdRequest, Negotiated};
 use forebay_volume::{Payload, Reply};
 
 /// What is done with the pieces.
@@ -35,7 +35,7 @@ enum PiecesPass {
 
 /// A request in pieces.
 pub(crate) struct Pieces {
-    request: Request,
+    request: NbdRequest,
     pass: PiecesPass,
     /// The length of a piece in bytes. Pieces end at multiples of it.
     piece_bytes: u64,
@@ -48,10 +48,10 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    fn new(request: Request, piece_bytes: u64, terms: &Negotiated) -> Self {
+    fn new(request: NbdRequest, piece_bytes: u64, terms: &Negotiated) -> Self {
         let has_chunks = terms.structured && !request.df;
         let pass = match (request.command, has_chunks) {
-            (Command::Write, _) => PiecesPass::Write,
+            (NbdCommand::Write, _) => PiecesPass::Write,
             (_, false) => PiecesPass::Check,
             (_, true) => PiecesPass::Send,
         };
@@ -59,13 +59,13 @@ impl Pieces {
     }
 
     /// The next piece, as a request of its own.
-    fn next(&self) -> Request {
+    fn next(&self) -> NbdRequest {
         let offset = self.request.offset + self.done;
         let to_boundary = self.piece_bytes - offset % self.piece_bytes;
         let len = to_boundary.min(self.request.len - self.done);
         // A piece is at most 1 MiB long.
         let payload_len = if self.pass == PiecesPass::Write { len as u32 } else { 0 };
-        Request { offset, len, payload_len, ..self.request }
+        NbdRequest { offset, len, payload_len, ..self.request }
     }
 
     const fn is_done(&self) -> bool {
@@ -90,8 +90,8 @@ impl Pieces {
 impl<C: WorkerContext> Serving<'_, C> {
     /// Begins a request in pieces, unless another request of its connection is in flight. Returns
     /// whether it has begun; `None` if this request is not carried out in pieces.
-    pub(crate) fn begin_pieces(&mut self, index: u32, request: &Request) -> Option<bool> {
-        if !matches!(request.command, Command::Read | Command::Write) {
+    pub(crate) fn begin_pieces(&mut self, index: u32, request: &NbdRequest) -> Option<bool> {
+        if !matches!(request.command, NbdCommand::Read | NbdCommand::Write) {
             return None;
         }
         let piece_bytes = self.cx.piece_bytes(request.len)?;
@@ -115,7 +115,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         if conn.paused {
             return Parsed::Wait;
         }
-        if piece.command == Command::Write {
+        if piece.command == NbdCommand::Write {
             self.receive_payload(index, piece, None);
         } else if let Some(terms) = conn.terms {
             self.submit(index, &terms, &piece, Payload::None);

@@ -1,6 +1,6 @@
 //! The services of a worker for its front ends: requests, memory limits, clients.
 
-use crate::{ClientTimeouts, Memory, PoolAccess, Reservation, Sockets, Staged, VolumeInfo};
+use crate::{ClientTimeouts, Memory, PayloadReservation, PoolAccess, Sockets, Staged, VolumeInfo};
 use forebay_types::{ByteRange, IoError, VolumeId};
 use forebay_volume::{Payload, RequestKind};
 use std::fmt;
@@ -145,7 +145,11 @@ pub trait Quota {
     ///
     /// # Errors
     /// No memory is free; the front end retries the request as with [`Quota::admit`].
-    fn reserve(&mut self, client: ClientId, bytes: u64) -> Result<Option<Reservation>, TryLater>;
+    fn reserve(
+        &mut self,
+        client: ClientId,
+        bytes: u64,
+    ) -> Result<Option<PayloadReservation>, TryLater>;
 
     /// Removes a client from the queues for memory.
     fn stop_waiting(&mut self, client: ClientId);

@@ -35,7 +35,7 @@ pub use context::{
     TryLater, WorkerContext,
 };
 pub use memory::{Memory, set_kept_bytes_max};
-pub use pool::{PoolAccess, Reservation, Staged};
+pub use pool::{PayloadReservation, PoolAccess, Staged};
 pub use sockets::{SocketEvent, Sockets, receive_into};
 pub use volume::{ClientTimeouts, VolumeInfo};
 
@@ -78,7 +78,7 @@ impl<M: Send + 'static> Mailer<M> {
 /// An event of the reactor.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event<'a> {
+pub enum FrontEndEvent<'a> {
     /// An event of a socket.
     Socket(SocketEvent<'a>),
 }
@@ -100,7 +100,7 @@ pub trait FrontEnd: Sized {
 
     /// Handles an event of the reactor. A front end ignores kinds of events that it has not
     /// requested.
-    fn event<C: WorkerContext>(&mut self, cx: &mut C, event: Event<'_>);
+    fn event<C: WorkerContext>(&mut self, cx: &mut C, event: FrontEndEvent<'_>);
 
     /// Handles a message sent by [`Mailer::post`].
     fn message<C: WorkerContext>(&mut self, cx: &mut C, message: Self::Message);

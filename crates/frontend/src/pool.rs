@@ -85,19 +85,19 @@ impl Drop for Staged {
 }
 
 /// A share of the memory for incomplete payloads; released when dropped.
-pub struct Reservation {
+pub struct PayloadReservation {
     pool: Arc<dyn PoolAccess>,
     bytes: u64,
 }
 
-impl Reservation {
+impl PayloadReservation {
     /// Takes over `bytes` that have been reserved.
     pub const fn new(pool: Arc<dyn PoolAccess>, bytes: u64) -> Self {
         Self { pool, bytes }
     }
 }
 
-impl Drop for Reservation {
+impl Drop for PayloadReservation {
     fn drop(&mut self) {
         self.pool.end_reservation(self.bytes);
     }

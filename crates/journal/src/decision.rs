@@ -87,7 +87,7 @@ pub enum VaultState {
 
 /// The inputs of the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Inputs {
+pub struct ServeInputs {
     /// The journal.
     pub journal: JournalState,
     /// The pool.
@@ -106,7 +106,7 @@ pub struct Inputs {
 
 /// A source to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum LoadSource {
     /// The dirty lines of the adopted pool.
     Pool,
     /// The content of the vault.
@@ -117,7 +117,7 @@ pub enum Source {
 
 /// Why a volume is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Refusal {
+pub enum ServeRefusal {
     /// The journal has an unsupported format version.
     OtherVersion,
     /// The journal was abandoned.
@@ -138,14 +138,14 @@ pub enum Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Serve the volume after loading this source, if any.
-    Serve(Option<Source>),
+    Serve(Option<LoadSource>),
     /// Do not serve the volume. Keep all its data.
-    Refuse(Refusal),
+    Refuse(ServeRefusal),
     /// Do not serve the volume, because its data may belong to another disk. Keep all its data.
     Quarantine,
 }
 
-impl Inputs {
+impl ServeInputs {
     /// The state of the vault, unless a clean mark voids it.
     fn effective_vault(self) -> VaultState {
         if self.has_clean_mark { VaultState::None } else { self.vault }
@@ -164,10 +164,10 @@ impl Inputs {
 }
 
 /// Decides whether to serve a volume, and what to load, by the rules at the top of this module.
-pub fn decide(inputs: Inputs) -> Decision {
+pub fn decide(inputs: ServeInputs) -> Decision {
     use Decision::{Quarantine, Refuse, Serve};
     if inputs.journal == JournalState::OtherVersion {
-        return Refuse(Refusal::OtherVersion);
+        return Refuse(ServeRefusal::OtherVersion);
     }
     let is_known = matches!(inputs.disk, DiskIdentity::Same | DiskIdentity::Renamed);
     if inputs.holds_data() && !is_known && !inputs.accept_disk {
@@ -176,7 +176,7 @@ pub fn decide(inputs: Inputs) -> Decision {
     // After a clean stop the pool holds nothing that the disk lacks, but the journal may have
     // records.
     if inputs.pool == PoolState::Adopted && !inputs.has_clean_mark {
-        return Serve(Some(Source::Pool));
+        return Serve(Some(LoadSource::Pool));
     }
     let source = match from_storage(inputs) {
         Err(refusal) => return Refuse(refusal),
@@ -184,31 +184,31 @@ pub fn decide(inputs: Inputs) -> Decision {
     };
     assert!(source.is_none() || inputs.holds_data(), "{source:?} holds data: {inputs:?}");
     let is_abandoned = inputs.journal == JournalState::Abandoned;
-    if is_abandoned && source != Some(Source::Vault) {
-        Refuse(Refusal::Abandoned)
+    if is_abandoned && source != Some(LoadSource::Vault) {
+        Refuse(ServeRefusal::Abandoned)
     } else {
         Serve(source)
     }
 }
 
 /// The source to load other than the pool: vault, journal, or none.
-fn from_storage(inputs: Inputs) -> Result<Option<Source>, Refusal> {
+fn from_storage(inputs: ServeInputs) -> Result<Option<LoadSource>, ServeRefusal> {
     use JournalState::{Damaged, Missing, Records};
     let is_accepted = inputs.accept_loss;
     match (inputs.effective_vault(), inputs.journal) {
-        (VaultState::Missing, _) if !is_accepted => Err(Refusal::VaultMissing),
-        (_, Missing) if !is_accepted => Err(Refusal::JournalMissing),
+        (VaultState::Missing, _) if !is_accepted => Err(ServeRefusal::VaultMissing),
+        (_, Missing) if !is_accepted => Err(ServeRefusal::JournalMissing),
         (VaultState::None | VaultState::Empty | VaultState::Missing, journal) => match journal {
-            Damaged if !is_accepted => Err(Refusal::JournalLost),
-            Records | Damaged => Ok(Some(Source::Journal)),
+            Damaged if !is_accepted => Err(ServeRefusal::JournalLost),
+            Records | Damaged => Ok(Some(LoadSource::Journal)),
             _ => Ok(None),
         },
-        (_, Records | Damaged) => Err(Refusal::VaultAndJournal),
+        (_, Records | Damaged) => Err(ServeRefusal::VaultAndJournal),
         (VaultState::Incomplete | VaultState::Damaged, _) if !is_accepted => {
-            Err(Refusal::VaultLost)
+            Err(ServeRefusal::VaultLost)
         }
         (VaultState::Whole | VaultState::Incomplete | VaultState::Damaged, _) => {
-            Ok(Some(Source::Vault))
+            Ok(Some(LoadSource::Vault))
         }
     }
 }

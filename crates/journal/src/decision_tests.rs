@@ -23,7 +23,7 @@ const DISKS: [DiskIdentity; 4] =
 const BOTH: [bool; 2] = [false, true];
 
 /// All combinations of inputs.
-fn all() -> Vec<Inputs> {
+fn all() -> Vec<ServeInputs> {
     let mut all = Vec::new();
     for journal in JOURNALS {
         for pool in [PoolState::New, PoolState::Adopted] {
@@ -32,7 +32,7 @@ fn all() -> Vec<Inputs> {
                     for bits in 0..8 {
                         let [has_clean_mark, accept_loss, accept_disk] =
                             [0, 1, 2].map(|bit| BOTH[bits >> bit & 1]);
-                        all.push(Inputs {
+                        all.push(ServeInputs {
                             journal,
                             pool,
                             vault,
@@ -49,40 +49,40 @@ fn all() -> Vec<Inputs> {
     all
 }
 
-fn loads(inputs: Inputs) -> Option<Source> {
+fn loads(inputs: ServeInputs) -> Option<LoadSource> {
     match decide(inputs) {
         Decision::Serve(source) => source,
         _ => None,
     }
 }
 
-fn is_served(inputs: Inputs) -> bool {
+fn is_served(inputs: ServeInputs) -> bool {
     matches!(decide(inputs), Decision::Serve(_))
 }
 
 /// Whether the vault holds data, and no clean mark voids it.
-fn vault_counts(inputs: Inputs) -> bool {
+fn vault_counts(inputs: ServeInputs) -> bool {
     let is_present =
         matches!(inputs.vault, VaultState::Whole | VaultState::Incomplete | VaultState::Damaged);
     !inputs.has_clean_mark && is_present
 }
 
 /// Whether the vault that may hold the newest data is missing.
-fn vault_is_missing(inputs: Inputs) -> bool {
+fn vault_is_missing(inputs: ServeInputs) -> bool {
     !inputs.has_clean_mark && inputs.vault == VaultState::Missing
 }
 
 /// Whether the journal that may hold the newest data is missing. A clean stop removes this record
 /// for the server's own volumes, so the clean mark does not matter.
-fn journal_is_missing(inputs: Inputs) -> bool {
+fn journal_is_missing(inputs: ServeInputs) -> bool {
     inputs.journal == JournalState::Missing
 }
 
-fn pool_counts(inputs: Inputs) -> bool {
+fn pool_counts(inputs: ServeInputs) -> bool {
     inputs.pool == PoolState::Adopted && !inputs.has_clean_mark
 }
 
-fn journal_counts(inputs: Inputs) -> bool {
+fn journal_counts(inputs: ServeInputs) -> bool {
     matches!(inputs.journal, JournalState::Records | JournalState::Damaged)
 }
 
@@ -96,7 +96,11 @@ fn every_combination_is_decided_by_the_rules() {
         let has_data = vault_counts(inputs) || pool_counts(inputs) || journal_counts(inputs);
         // A journal of another version may hold anything.
         let is_readable = inputs.journal != JournalState::OtherVersion;
-        assert_eq!(decision == Decision::Refuse(Refusal::OtherVersion), !is_readable, "{inputs:?}");
+        assert_eq!(
+            decision == Decision::Refuse(ServeRefusal::OtherVersion),
+            !is_readable,
+            "{inputs:?}"
+        );
         // Data is quarantined if, and only if, the disk is not known to be the right one.
         let is_quarantined = is_readable && has_data && !is_known && !inputs.accept_disk;
         assert_eq!(decision == Decision::Quarantine, is_quarantined, "{inputs:?}");
@@ -122,9 +126,9 @@ fn every_combination_is_decided_by_the_rules() {
 fn never_loads_void_data() {
     for inputs in all() {
         let is_valid = match loads(inputs) {
-            Some(Source::Vault) => vault_counts(inputs),
-            Some(Source::Pool) => pool_counts(inputs),
-            Some(Source::Journal) => journal_counts(inputs),
+            Some(LoadSource::Vault) => vault_counts(inputs),
+            Some(LoadSource::Pool) => pool_counts(inputs),
+            Some(LoadSource::Journal) => journal_counts(inputs),
             None => true,
         };
         assert!(is_valid, "{inputs:?}");
@@ -137,8 +141,8 @@ fn data_in_vault_and_journal_is_refused_unless_the_pool_has_all_of_it() {
         vault_counts(inputs) && journal_counts(inputs) && decide(inputs) != Decision::Quarantine
     }) {
         let expected = match inputs.pool {
-            PoolState::Adopted => Decision::Serve(Some(Source::Pool)),
-            PoolState::New => Decision::Refuse(Refusal::VaultAndJournal),
+            PoolState::Adopted => Decision::Serve(Some(LoadSource::Pool)),
+            PoolState::New => Decision::Refuse(ServeRefusal::VaultAndJournal),
         };
         assert_eq!(decide(inputs), expected, "{inputs:?}");
     }
@@ -168,9 +172,9 @@ fn never_ignores_loss() {
 fn accepting_loss_or_a_disk_changes_nothing_if_not_needed() {
     for inputs in all() {
         if is_served(inputs) {
-            let accepted = Inputs { accept_loss: true, ..inputs };
+            let accepted = ServeInputs { accept_loss: true, ..inputs };
             assert_eq!(decide(accepted), decide(inputs), "{inputs:?}");
-            let accepted = Inputs { accept_disk: true, ..inputs };
+            let accepted = ServeInputs { accept_disk: true, ..inputs };
             assert_eq!(decide(accepted), decide(inputs), "{inputs:?}");
         }
     }
@@ -182,12 +186,12 @@ fn serves_the_newest_available_version_of_each_block() {
         // An adopted pool has the newest version of each block, or has destaged it. Without one,
         // only one source has any.
         let newest = if pool_counts(inputs) {
-            Some(Source::Pool)
+            Some(LoadSource::Pool)
         } else if vault_counts(inputs) {
             assert!(!journal_counts(inputs), "which is newer is not known: {inputs:?}");
-            Some(Source::Vault)
+            Some(LoadSource::Vault)
         } else {
-            journal_counts(inputs).then_some(Source::Journal)
+            journal_counts(inputs).then_some(LoadSource::Journal)
         };
         assert_eq!(loads(inputs), newest, "{inputs:?}");
     }

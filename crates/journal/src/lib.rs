@@ -32,17 +32,19 @@ pub mod identity;
 mod image;
 mod log;
 mod mirror;
+mod pieces;
 mod recover;
 
 pub use dump::{Dump, DumpFull, PlacedBatch};
 pub use freshness::{Freshness, NewestRecords};
 pub use image::{Extent, Image, Source};
 pub use log::{
-    Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Mark, Notification,
+    Checkpoint, Log, LogAdmission, LogEntry, LogError, LogUsage, LogWrite, Mark, Notification,
     RecordOutcome, checkpoints_in_progress, distance, is_durable_before,
 };
-pub use mirror::{MirrorDevice, Recovered, Step, recover_mirrored};
+pub use mirror::{MirrorDevice, MirrorStep, RecoveredLog, recover_mirrored};
+pub use pieces::{Piece, pieces_to_restore};
 pub use recover::{
-    CopyRange, Damage, Found, FoundRecord, Inspection, ReadAt, RecoverError, inspect, recover,
+    CopyRange, Damage, Found, FoundRecord, LogInspection, ReadAt, RecoverError, inspect, recover,
     recover_any, recover_vault,
 };

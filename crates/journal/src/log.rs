@@ -31,7 +31,7 @@ const COPIES: usize = 2;
 
 /// A change to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LogEntry {
     /// The kind of change.
     pub kind: RecordKind,
     /// The volume's number in this journal.
@@ -42,7 +42,7 @@ pub struct Entry {
 
 /// Whether the log admits a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub enum LogAdmission {
     /// Admitted: [`Log::append`] or [`Log::withdraw`] must follow.
     Granted,
     /// No buffer is free, or a checkpoint must end first: the log notifies the waiter with
@@ -337,18 +337,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// Requests a permit for a write of `len` bytes, before the write changes anything.
-    pub fn admit(&mut self, number: u16, len: u64, waiter: W) -> Admission {
+    pub fn admit(&mut self, number: u16, len: u64, waiter: W) -> LogAdmission {
         if self.failed.is_some() {
-            return Admission::Failed;
+            return LogAdmission::Failed;
         }
         if len > self.batches.write_bytes_max() || self.extent.is_low() {
             return self.admit_write_through(number, waiter);
         }
         if !self.batches.take_permit() {
             self.batches.wait_for_buffer(waiter);
-            return Admission::Wait;
+            return LogAdmission::Wait;
         }
-        Admission::Granted
+        LogAdmission::Granted
     }
 
     /// Returns an unused permit.
@@ -365,7 +365,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     #[must_use]
     pub fn append<'a>(
         &mut self,
-        entry: Entry,
+        entry: LogEntry,
         pieces: impl Iterator<Item = &'a [u8]>,
         waiter: Option<W>,
     ) -> bool {

@@ -10,7 +10,7 @@
 //! acknowledges anything that only one device has. A single device continues under a new number, so
 //! that no earlier member list covers what it writes from then on.
 //!
-//! The caller carries out [`Recovered::steps`] in order, and may crash between any two of them.
+//! The caller carries out [`RecoveredLog::steps`] in order, and may crash between any two of them.
 
 use crate::log::{encode_for_members, targets_of};
 use crate::recover::{CopyRange, Found, ReadAt, RecoverError, walk};
@@ -50,7 +50,7 @@ struct MirrorChoice {
 
 /// A log recovered from two devices.
 #[derive(Debug)]
-pub struct Recovered {
+pub struct RecoveredLog {
     /// The content of the log. The members in its superblock are the in-sync devices.
     pub found: Found,
     /// The index of the device to rebuild, which then becomes a member.
@@ -70,7 +70,7 @@ pub struct Recovered {
 
 /// A step to carry out before the log is used. Each must be durable before the next one begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MirrorStep {
     /// Record in the state directory that these members hold everything.
     Record(Vec<u64>),
     /// Write a superblock.
@@ -101,7 +101,7 @@ pub fn recover_mirrored(
     drawn: [u64; MEMBERS_MAX],
     is_on_record: &dyn Fn(JournalId, u64) -> bool,
     accept_loss: bool,
-) -> Result<Option<Recovered>, RecoverError> {
+) -> Result<Option<RecoveredLog>, RecoverError> {
     let mut seen = [SuperblockSeen::Missing, SuperblockSeen::Missing];
     let on = |device, error| RecoverError::On { device, error: Box::new(error) };
     for (at, (seen, candidate)) in seen.iter_mut().zip(&mut candidates).enumerate() {
@@ -149,7 +149,7 @@ pub fn recover_mirrored(
     let (found, extents, lags) = walk(devices, *superblock);
     let is_between = |lag: &CopyRange| in_sync[lag.from] && in_sync[lag.to] && lag.to != lag.from;
     assert!(lags.iter().all(is_between), "lags are between in-sync devices");
-    Ok(Some(Recovered {
+    Ok(Some(RecoveredLog {
         found,
         rebuild_target,
         in_sync,
@@ -161,47 +161,48 @@ pub fn recover_mirrored(
     }))
 }
 
-impl Recovered {
+impl RecoveredLog {
     /// The steps to carry out, in order, before [`crate::Log::resume`]. Once the first superblock
     /// of the resumed log is durable, the caller records the members in the state directory.
     ///
-    /// If a device cannot be written, remove it with [`Recovered::remove_device`] and get the
+    /// If a device cannot be written, remove it with [`RecoveredLog::remove_device`] and get the
     /// steps again.
-    pub fn steps(&self) -> Vec<Step> {
+    pub fn steps(&self) -> Vec<MirrorStep> {
         let is_outside = self.rebuild_target.is_none_or(|device| !self.in_sync[device]);
         assert!(is_outside, "an in-sync device is not rebuilt");
         // Two in-sync devices may lack different batches. Copy first, so that each one is complete
         // before the other may be dropped.
-        let mut steps: Vec<Step> = self.lags.iter().copied().map(Step::Copy).collect();
+        let mut steps: Vec<MirrorStep> = self.lags.iter().copied().map(MirrorStep::Copy).collect();
         let superblock = &self.found.superblock;
         let numbers = superblock.members.numbers();
         let copies = encode_for_members(superblock);
         let position = superblock.position();
         if let Some(to) = self.late {
             // The late device has only its older copy, which the next superblock would overwrite.
-            steps.push(Step::Write { to, position, bytes: copies[to].clone() });
+            steps.push(MirrorStep::Write { to, position, bytes: copies[to].clone() });
         }
         if self.has_new_list || self.rebuild_target.is_some() {
             // After this step the other devices are stale and may be overwritten. The old numbers
             // stay valid until the new superblocks are written.
-            steps.push(Step::Record([&numbers[..], &self.old_numbers[..]].concat()));
+            steps.push(MirrorStep::Record([&numbers[..], &self.old_numbers[..]].concat()));
             for (to, bytes) in copies.into_iter().enumerate() {
                 if targets_of(&superblock.members)[to] {
-                    steps.push(Step::Write { to, position, bytes });
+                    steps.push(MirrorStep::Write { to, position, bytes });
                 }
             }
         }
         if let Some(to) = self.rebuild_target {
             // A partial copy must be mistaken neither for a valid log nor for foreign data.
             for position in [0, SUPERBLOCK_BYTES as u64] {
-                steps.push(Step::Write { to, position, bytes: Superblock::unfinished() });
+                steps.push(MirrorStep::Write { to, position, bytes: Superblock::unfinished() });
             }
         }
         let from = self.in_sync.iter().position(|&in_sync| in_sync);
         let from = from.expect("one device is in sync");
         if let Some(to) = self.rebuild_target.filter(|_| !self.found.records.is_empty()) {
-            let copy =
-                |&(position, len): &(u64, u64)| Step::Copy(CopyRange { from, to, position, len });
+            let copy = |&(position, len): &(u64, u64)| {
+                MirrorStep::Copy(CopyRange { from, to, position, len })
+            };
             steps.extend(self.extents.iter().map(copy));
         }
         steps

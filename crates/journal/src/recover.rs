@@ -7,7 +7,7 @@ mod walk;
 pub use error::RecoverError;
 pub use found::{Damage, Found, FoundRecord};
 pub(crate) use walk::walk;
-pub use walk::{CopyRange, Inspection, inspect};
+pub use walk::{CopyRange, LogInspection, inspect};
 
 use forebay_format::journal::{LogKind, SUPERBLOCK_BYTES, Superblock};
 use forebay_types::IoError;

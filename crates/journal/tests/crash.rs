@@ -13,8 +13,8 @@
 
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind, Superblock};
 use forebay_journal::{
-    Admission, Checkpoint, Entry, Found, Image, Log, LogError, LogWrite, MirrorDevice,
-    Notification, ReadAt, RecordOutcome, RecoverError, Recovered, Source, Step, recover,
+    Checkpoint, Found, Image, Log, LogAdmission, LogEntry, LogError, LogWrite, MirrorDevice,
+    MirrorStep, Notification, ReadAt, RecordOutcome, RecoverError, RecoveredLog, Source, recover,
     recover_mirrored,
 };
 use forebay_types::{ByteRange, IoError};
@@ -81,7 +81,7 @@ struct Machine {
     volume: u16,
     writing: Option<Write>,
     /// Every record, with the new value of its sectors.
-    history: Vec<(Entry, u64)>,
+    history: Vec<(LogEntry, u64)>,
     acknowledged: usize,
     /// The content of the disk.
     disk: Vec<u64>,
@@ -115,7 +115,7 @@ fn buffers() -> Vec<Vec<u8>> {
     (0..3).map(|_| vec![0xcc; BUFFER]).collect()
 }
 
-fn apply(disk: &mut [u64], (entry, value): &(Entry, u64)) {
+fn apply(disk: &mut [u64], (entry, value): &(LogEntry, u64)) {
     for sector in entry.range.offset / 512..entry.range.end() / 512 {
         match entry.kind {
             RecordKind::Write => disk[sector as usize] = *value,
@@ -194,24 +194,24 @@ impl Machine {
             1 => RecordKind::Forget,
             _ => RecordKind::Write,
         };
-        let entry = Entry { kind, volume: self.volume, range };
+        let entry = LogEntry { kind, volume: self.volume, range };
         let waiter = value;
         if kind == RecordKind::Write {
             match self.log.admit(self.volume, range.len, waiter) {
                 // Use the permit later, or return it.
-                Admission::Granted if self.random.below(20) == 0 => {
+                LogAdmission::Granted if self.random.below(20) == 0 => {
                     if std::mem::replace(&mut self.has_permit, true) {
                         self.log.withdraw();
                     }
                     return;
                 }
-                Admission::Granted => {}
-                Admission::Wait => return,
-                Admission::Full => {
+                LogAdmission::Granted => {}
+                LogAdmission::Wait => return,
+                LogAdmission::Full => {
                     self.refused += 1;
                     return;
                 }
-                Admission::Failed => panic!("no write has failed"),
+                LogAdmission::Failed => panic!("no write has failed"),
             }
             let payload: Vec<u8> = (0..range.len / 8).flat_map(|_| value.to_le_bytes()).collect();
             // Without a waiter, only a barrier acknowledges the record.
@@ -387,11 +387,11 @@ impl Machine {
             return self.log.end_checkpoint(self.volume, Err(IoError::Io));
         }
         for sector in stuck {
-            if self.log.admit_forward(self.volume, 512) != Admission::Granted {
+            if self.log.admit_forward(self.volume, 512) != LogAdmission::Granted {
                 return self.log.end_checkpoint(self.volume, Err(IoError::Io));
             }
             let range = ByteRange::new(sector * 512, 512);
-            let entry = Entry { kind: RecordKind::Write, volume: self.volume, range };
+            let entry = LogEntry { kind: RecordKind::Write, volume: self.volume, range };
             let value = state[sector as usize];
             let payload = value.to_le_bytes().repeat(64);
             self.history.push((entry, value));
@@ -518,7 +518,7 @@ impl Machine {
         Some(recovered.found)
     }
 
-    fn take_steps(&mut self, recovered: &mut Recovered) -> Option<()> {
+    fn take_steps(&mut self, recovered: &mut RecoveredLog) -> Option<()> {
         let steps = recovered.steps();
         self.repaired += recovered.lag_count();
         self.rebuilt += usize::from(recovered.rebuild_target().is_some());
@@ -527,12 +527,12 @@ impl Machine {
                 return None;
             }
             let (to, at, bytes) = match step {
-                Step::Record(members) => {
+                MirrorStep::Record(members) => {
                     self.on_record = members;
                     continue;
                 }
-                Step::Write { to, position, bytes } => (to, position as usize, bytes),
-                Step::Copy(copy) => {
+                MirrorStep::Write { to, position, bytes } => (to, position as usize, bytes),
+                MirrorStep::Copy(copy) => {
                     let at = copy.position as usize;
                     let bytes = &self.devices[copy.from].bytes[at..at + copy.len as usize];
                     (copy.to, at, bytes.to_vec())
@@ -614,7 +614,7 @@ impl Machine {
         // Later checks start from the present state.
         let early = (0..SECTORS as usize).map(|sector| {
             let range = ByteRange::new(sector as u64 * 512, 512);
-            let entry = Entry { kind: RecordKind::Forget, volume: self.volume, range };
+            let entry = LogEntry { kind: RecordKind::Forget, volume: self.volume, range };
             (entry, state[sector])
         });
         let early: Vec<_> = early.collect();
@@ -630,12 +630,12 @@ impl Machine {
     /// Whether a sector has its value after this number of records, or the value of a later
     /// write-through, which is on the disk before its record is made.
     fn shows(&self, state: &[u64], records: usize, sector: usize) -> bool {
-        let inside = |entry: &Entry| {
+        let inside = |entry: &LogEntry| {
             let range = entry.range;
             (range.offset..range.end()).contains(&(sector as u64 * 512))
         };
         let (before, after) = self.history.split_at(records);
-        let kind_counts = |entry: &Entry| entry.kind != RecordKind::Discard && inside(entry);
+        let kind_counts = |entry: &LogEntry| entry.kind != RecordKind::Discard && inside(entry);
         let last = before.iter().rev().find(|(entry, _)| kind_counts(entry));
         let value =
             last.map_or(
@@ -644,7 +644,7 @@ impl Machine {
                     if matches!(entry.kind, RecordKind::Zero { .. }) { 0 } else { *value }
                 },
             );
-        let through = |(entry, value): &(Entry, u64)| {
+        let through = |(entry, value): &(LogEntry, u64)| {
             entry.kind == RecordKind::Forget && inside(entry) && *value == state[sector]
         };
         state[sector] == value || after.iter().any(through)

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
-use forebay_journal::{Admission, Entry, Log, distance};
+use forebay_journal::{Log, LogAdmission, LogEntry, distance};
 use forebay_types::ByteRange;
 
 const SEGMENTS: u64 = 64;
@@ -22,12 +22,12 @@ fn write_out(log: &mut TestLog) {
 fn write(log: &mut TestLog, volume: u16) -> bool {
     let range = ByteRange::new(0, 4096);
     let admission = log.admit(volume, range.len, 0);
-    if admission == Admission::Granted {
-        let entry = Entry { kind: RecordKind::Write, volume, range };
+    if admission == LogAdmission::Granted {
+        let entry = LogEntry { kind: RecordKind::Write, volume, range };
         assert!(log.append(entry, [&[0; 4096][..]].into_iter(), None));
         write_out(log);
     }
-    admission == Admission::Granted
+    admission == LogAdmission::Granted
 }
 
 fn share_left(log: &TestLog, volume: u16) -> f64 {

@@ -7,7 +7,7 @@ use forebay_format::journal::{
     Superblock, SuperblockInvalid, check_batch, seal_batch,
 };
 use forebay_journal::{
-    Admission, Damage, Entry, Found, Image, Log, LogError, LogWrite, Notification, ReadAt,
+    Damage, Found, Image, Log, LogAdmission, LogEntry, LogError, LogWrite, Notification, ReadAt,
     RecordOutcome, RecoverError, is_durable_before, recover,
 };
 use forebay_types::{ByteRange, IoError};
@@ -43,9 +43,9 @@ fn buffers(count: usize) -> Vec<Vec<u8>> {
     vec![vec![0; BATCH_BYTES_MAX as usize]; count]
 }
 
-fn entry(volume: u16, sector: u64, sectors: u64) -> Entry {
+fn entry(volume: u16, sector: u64, sectors: u64) -> LogEntry {
     let range = ByteRange::new(sector * 512, sectors * 512);
-    Entry { kind: RecordKind::Write, volume, range }
+    LogEntry { kind: RecordKind::Write, volume, range }
 }
 
 impl Lab {
@@ -81,7 +81,7 @@ impl Lab {
 
     fn write(&mut self, sector: u64, bytes: &[u8], waiter: u32) {
         let sectors = bytes.len() as u64 / 512;
-        assert_eq!(self.log.admit(self.volume, bytes.len() as u64, waiter), Admission::Granted);
+        assert_eq!(self.log.admit(self.volume, bytes.len() as u64, waiter), LogAdmission::Granted);
         assert!(self.log.append(
             entry(self.volume, sector, sectors),
             [bytes].into_iter(),
@@ -90,9 +90,9 @@ impl Lab {
     }
 
     /// Forwards a block.
-    fn forward(&mut self, block: Entry) {
+    fn forward(&mut self, block: LogEntry) {
         let len = block.range.len;
-        assert_eq!(self.log.admit_forward(block.volume, len), Admission::Granted);
+        assert_eq!(self.log.admit_forward(block.volume, len), LogAdmission::Granted);
         let payload = vec![7; len as usize];
         assert!(self.log.append(block, [&payload[..]].into_iter(), None));
         self.pump();
@@ -153,7 +153,7 @@ fn a_block_that_the_disk_refuses_is_forwarded_from_a_log_with_only_the_reserve_l
     let bad = entry(lab.volume, 0, 8);
     lab.write(0, &[7; 4096], 1);
     let payload = vec![1; 1 << 20];
-    while lab.log.admit(lab.volume, 1 << 20, 2) == Admission::Granted {
+    while lab.log.admit(lab.volume, 1 << 20, 2) == LogAdmission::Granted {
         let entry = entry(lab.volume, 2048, 2048);
         assert!(lab.log.append(entry, [&payload[..]].into_iter(), None));
         lab.pump();
@@ -162,12 +162,12 @@ fn a_block_that_the_disk_refuses_is_forwarded_from_a_log_with_only_the_reserve_l
     lab.log.skip_to_next_segment();
     lab.log.begin_checkpoint().unwrap();
     assert!(lab.log.can_forward(lab.volume, 4096, 1));
-    assert_eq!(lab.log.admit_forward(lab.volume, 4096), Admission::Granted);
+    assert_eq!(lab.log.admit_forward(lab.volume, 4096), LogAdmission::Granted);
     assert!(lab.log.append(bad, [&[7; 4096][..]].into_iter(), None));
     lab.pump();
     lab.log.end_checkpoint(lab.volume, Ok(()));
     lab.pump();
-    assert_eq!(lab.log.admit(lab.volume, 1 << 20, 3), Admission::Granted);
+    assert_eq!(lab.log.admit(lab.volume, 1 << 20, 3), LogAdmission::Granted);
     let found = lab.recover();
     let records: Vec<ByteRange> = found.records.iter().map(|found| found.record.range).collect();
     assert_eq!(records, [bad.range]);
@@ -185,7 +185,7 @@ fn a_barrier_after_the_loss_of_a_device_waits_until_the_loss_is_recorded() {
         log.complete(write, Ok(()), &mut told);
     }
     // Nothing waits for this record: its write was acknowledged from memory.
-    assert_eq!(log.admit(volume, 512, 1), Admission::Granted);
+    assert_eq!(log.admit(volume, 512, 1), LogAdmission::Granted);
     assert!(log.append(entry(volume, 0, 1), [&[1; 512][..]].into_iter(), None));
     let write = log.poll_write().unwrap();
     log.complete_on(write, [Ok(()), Err(IoError::Io)], &mut told);
@@ -215,8 +215,8 @@ fn failed_write_fails_all_waiters_and_stops_the_log() {
     lab.log.complete(write, Err(IoError::NoSpace), &mut notifications);
     let lost = Notification::Lost(IoError::NoSpace);
     assert_eq!(notifications, [(1, lost), (2, lost), (3, lost)]);
-    assert_eq!(lab.log.admit(lab.volume, 512, 4), Admission::Failed);
-    let forget = Entry { kind: RecordKind::Forget, ..entry(0, 0, 1) };
+    assert_eq!(lab.log.admit(lab.volume, 512, 4), LogAdmission::Failed);
+    let forget = LogEntry { kind: RecordKind::Forget, ..entry(0, 0, 1) };
     assert_eq!(lab.log.record(forget, Some(5)), RecordOutcome::Refused);
     assert_eq!(lab.log.barrier(6), Err(IoError::NoSpace));
     assert!(lab.log.poll_write().is_none());
@@ -229,15 +229,15 @@ fn full_log_refuses_writes_until_a_checkpoint() {
     let mut lab = Lab::new();
     let megabyte = vec![3; 1 << 20];
     let mut admitted = 0;
-    while lab.log.admit(lab.volume, 1 << 20, 0) == Admission::Granted {
+    while lab.log.admit(lab.volume, 1 << 20, 0) == LogAdmission::Granted {
         assert!(lab.log.append(entry(lab.volume, 0, 2048), [&megabyte[..]].into_iter(), Some(0)));
         lab.pump();
         admitted += 1;
     }
-    assert_eq!(lab.log.admit(lab.volume, 512, 0), Admission::Full);
+    assert_eq!(lab.log.admit(lab.volume, 512, 0), LogAdmission::Full);
     assert!(admitted >= 12, "{admitted} MiB in a log of 32 MiB");
     assert!(lab.log.wants_checkpoint());
-    let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
+    let forget = LogEntry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
     assert_eq!(
         lab.log.record(forget, Some(7)),
         RecordOutcome::Recorded,
@@ -248,16 +248,16 @@ fn full_log_refuses_writes_until_a_checkpoint() {
     assert_eq!(checkpoint.volumes, [lab.volume]);
     assert_eq!(lab.log.begin_checkpoint(), None, "the volume has a checkpoint in progress");
     lab.log.end_checkpoint(lab.volume, Err(IoError::Io));
-    assert_eq!(lab.log.admit(lab.volume, 512, 0), Admission::Full, "the checkpoint failed");
+    assert_eq!(lab.log.admit(lab.volume, 512, 0), LogAdmission::Full, "the checkpoint failed");
     lab.log.begin_checkpoint().unwrap();
     lab.log.end_checkpoint(lab.volume, Ok(()));
     assert_eq!(
         lab.log.admit(lab.volume, 512, 0),
-        Admission::Full,
+        LogAdmission::Full,
         "the superblock is not durable yet"
     );
     lab.pump();
-    assert_eq!(lab.log.admit(lab.volume, 512, 0), Admission::Granted);
+    assert_eq!(lab.log.admit(lab.volume, 512, 0), LogAdmission::Granted);
     lab.log.withdraw();
     assert!(lab.log.is_clean(lab.volume));
 }
@@ -270,10 +270,10 @@ fn writers_wait_for_a_free_buffer() {
     assert!(lab.log.append(entry(lab.volume, 0, 1200), [&half[..]].into_iter(), Some(1)));
     let first = lab.log.poll_write().unwrap();
     for waiter in [2, 3] {
-        assert_eq!(lab.log.admit(lab.volume, half.len() as u64, waiter), Admission::Granted);
+        assert_eq!(lab.log.admit(lab.volume, half.len() as u64, waiter), LogAdmission::Granted);
         assert!(lab.log.append(entry(lab.volume, 0, 1200), [&half[..]].into_iter(), Some(waiter)));
     }
-    assert_eq!(lab.log.admit(lab.volume, 512, 4), Admission::Wait);
+    assert_eq!(lab.log.admit(lab.volume, 512, 4), LogAdmission::Wait);
     let mut notifications = Vec::new();
     lab.log.complete(first, Ok(()), &mut notifications);
     assert_eq!(notifications, [(1, Notification::Durable), (4, Notification::Retry)]);
@@ -338,7 +338,7 @@ fn recovery_memory_is_bounded_for_overwritten_records() {
     let mut lab = Lab::of_size(64 << 20);
     for at in 0..RECORDS {
         let range = entry(lab.volume, at % 100, 1 + at % 3).range;
-        let zero = Entry { kind: RecordKind::Zero { unmap: false }, volume: lab.volume, range };
+        let zero = LogEntry { kind: RecordKind::Zero { unmap: false }, volume: lab.volume, range };
         assert_eq!(lab.log.record(zero, None), RecordOutcome::Recorded);
         if at % 1000 == 0 {
             lab.pump();
@@ -513,7 +513,7 @@ fn append_after_a_failure_returns_false() {
     let mut lab = Lab::new();
     lab.write(0, &[1; 512], 1);
     let write = lab.log.poll_write().unwrap();
-    assert_eq!(lab.log.admit(lab.volume, 512, 2), Admission::Granted);
+    assert_eq!(lab.log.admit(lab.volume, 512, 2), LogAdmission::Granted);
     lab.log.complete(write, Err(IoError::Io), &mut Vec::new());
     assert!(!lab.log.append(entry(lab.volume, 1, 1), [&[1; 512][..]].into_iter(), Some(2)));
     lab.log.self_check();
@@ -525,9 +525,9 @@ fn record_without_payload_takes_no_reserved_buffer() {
     let mut lab = Lab::new();
     let half = vec![3; 600 << 10];
     for waiter in 1..=3 {
-        assert_eq!(lab.log.admit(lab.volume, half.len() as u64, waiter), Admission::Granted);
+        assert_eq!(lab.log.admit(lab.volume, half.len() as u64, waiter), LogAdmission::Granted);
     }
-    let discard = Entry { kind: RecordKind::Discard, ..entry(lab.volume, 0, 1) };
+    let discard = LogEntry { kind: RecordKind::Discard, ..entry(lab.volume, 0, 1) };
     assert_eq!(lab.log.record(discard, Some(4)), RecordOutcome::Recorded);
     assert!(lab.log.poll_write().is_none(), "all buffers are reserved");
     for waiter in 1..=3 {
@@ -609,7 +609,7 @@ fn detects_the_loss_of_the_last_batch_of_an_older_generation() {
 /// Fills the log with writes of the first volume until it admits no more.
 fn fill(lab: &mut Lab) {
     let megabyte = vec![3; 1 << 20];
-    while lab.log.admit(lab.volume, 1 << 20, 0) == Admission::Granted {
+    while lab.log.admit(lab.volume, 1 << 20, 0) == LogAdmission::Granted {
         assert!(lab.log.append(entry(lab.volume, 0, 2048), [&megabyte[..]].into_iter(), Some(0)));
         lab.pump();
     }
@@ -619,13 +619,13 @@ fn fill(lab: &mut Lab) {
 fn clean_volume_needs_no_log_space_while_another_disk_hangs() {
     let mut lab = Lab::new();
     let other = lab.log.add_volume("other", 1 << 30, [2; 32]).unwrap();
-    assert_eq!(lab.log.admit(other, 512, 1), Admission::Granted);
+    assert_eq!(lab.log.admit(other, 512, 1), LogAdmission::Granted);
     assert!(lab.log.append(entry(other, 8, 1), [&[1; 512][..]].into_iter(), Some(1)));
     fill(&mut lab);
     let checkpoint = lab.log.begin_checkpoint().unwrap();
     assert_eq!(checkpoint.volumes, [lab.volume, other]);
     lab.log.end_checkpoint(other, Ok(()));
-    let forget = Entry { kind: RecordKind::Forget, ..entry(other, 8, 1) };
+    let forget = LogEntry { kind: RecordKind::Forget, ..entry(other, 8, 1) };
     assert_eq!(
         lab.log.record(forget, Some(2)),
         RecordOutcome::Recorded,
@@ -633,9 +633,9 @@ fn clean_volume_needs_no_log_space_while_another_disk_hangs() {
     );
     assert_eq!(lab.pump(), [(2, Notification::Durable)]);
     let written = lab.log.usage().written_bytes;
-    let zero = Entry { kind: RecordKind::Zero { unmap: false }, ..forget };
+    let zero = LogEntry { kind: RecordKind::Zero { unmap: false }, ..forget };
     for _ in 0..10_000 {
-        assert_eq!(lab.log.admit(other, 512, 3), Admission::Full);
+        assert_eq!(lab.log.admit(other, 512, 3), LogAdmission::Full);
         assert_eq!(lab.log.record(forget, Some(3)), RecordOutcome::Unneeded);
         assert_eq!(lab.log.record(zero, Some(3)), RecordOutcome::Refused);
     }
@@ -645,7 +645,7 @@ fn clean_volume_needs_no_log_space_while_another_disk_hangs() {
     // The disk that hung completes its checkpoint: new records of the other volume are valid.
     lab.log.end_checkpoint(lab.volume, Ok(()));
     lab.pump();
-    assert_eq!(lab.log.admit(other, 512, 4), Admission::Granted);
+    assert_eq!(lab.log.admit(other, 512, 4), LogAdmission::Granted);
     assert!(lab.log.append(entry(other, 9, 1), [&[2; 512][..]].into_iter(), Some(4)));
     assert_eq!(lab.log.record(forget, Some(5)), RecordOutcome::Recorded);
     lab.pump();
@@ -660,9 +660,9 @@ fn clean_volume_needs_no_log_space_while_another_disk_hangs() {
 fn write_through_waits_before_it_takes_the_last_space() {
     let mut lab = Lab::new();
     fill(&mut lab);
-    let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
+    let forget = LogEntry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
     let mut records = 0;
-    while lab.log.admit(lab.volume, 512, 7) == Admission::Full {
+    while lab.log.admit(lab.volume, 512, 7) == LogAdmission::Full {
         assert_eq!(lab.log.record(forget, Some(0)), RecordOutcome::Recorded);
         lab.pump();
         records += 1;
@@ -679,7 +679,7 @@ fn write_through_waits_before_it_takes_the_last_space() {
     assert_eq!(notifications, [(7, Notification::Retry)]);
     lab.pump();
     assert_eq!(lab.log.record(forget, Some(8)), RecordOutcome::Unneeded);
-    let inside = Entry { range: kept, ..forget };
+    let inside = LogEntry { range: kept, ..forget };
     assert_eq!(lab.log.record(inside, Some(8)), RecordOutcome::Recorded);
     assert_eq!(
         lab.log.record(inside, Some(8)),
@@ -696,23 +696,23 @@ fn write_through_waits_before_it_takes_the_last_space() {
 fn waiter_is_notified_once_space_is_free() {
     let mut lab = Lab::new();
     fill(&mut lab);
-    let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
-    while lab.log.admit(lab.volume, 512, 7) == Admission::Full {
+    let forget = LogEntry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
+    while lab.log.admit(lab.volume, 512, 7) == LogAdmission::Full {
         assert_eq!(lab.log.record(forget, Some(0)), RecordOutcome::Recorded);
         lab.pump();
     }
     lab.log.begin_checkpoint().unwrap();
     // An erase meanwhile keeps the checkpoint from voiding all records.
-    let zero = Entry { kind: RecordKind::Zero { unmap: false }, ..forget };
+    let zero = LogEntry { kind: RecordKind::Zero { unmap: false }, ..forget };
     assert_eq!(lab.log.record(zero, Some(1)), RecordOutcome::Recorded);
     lab.pump();
     lab.log.end_checkpoint(lab.volume, Ok(()));
     let mut notifications = Vec::new();
     lab.log.poll_notifications(&mut notifications);
     assert_eq!(notifications, [(7, Notification::Retry)]);
-    assert_eq!(lab.log.admit(lab.volume, 512, 8), Admission::Wait, "no space is free yet");
+    assert_eq!(lab.log.admit(lab.volume, 512, 8), LogAdmission::Wait, "no space is free yet");
     assert!(lab.pump().contains(&(8, Notification::Retry)));
-    assert_eq!(lab.log.admit(lab.volume, 512, 8), Admission::Granted);
+    assert_eq!(lab.log.admit(lab.volume, 512, 8), LogAdmission::Granted);
 }
 
 /// Regression: on a disk that completed writes but failed to flush, write-throughs filled the log
@@ -722,11 +722,11 @@ fn waiter_is_notified_once_space_is_free() {
 fn space_for_a_fence_is_reserved() {
     let mut lab = Lab::new();
     fill(&mut lab);
-    let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
+    let forget = LogEntry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
     let mut notifications = Vec::new();
     let (mut waits, mut recorded) = (0, 0);
     loop {
-        if lab.log.admit(lab.volume, 512, 7) == Admission::Wait {
+        if lab.log.admit(lab.volume, 512, 7) == LogAdmission::Wait {
             waits += 1;
             lab.log.begin_checkpoint().unwrap();
             lab.log.end_checkpoint(lab.volume, Err(IoError::Io));
@@ -772,7 +772,7 @@ fn space_for_a_fence_is_reserved() {
 #[test]
 fn erase_waits_for_space_and_leaves_the_space_of_a_fence() {
     let mut lab = Lab::new();
-    let zero = Entry { kind: RecordKind::Zero { unmap: true }, ..entry(lab.volume, 0, 1) };
+    let zero = LogEntry { kind: RecordKind::Zero { unmap: true }, ..entry(lab.volume, 0, 1) };
     assert!(lab.log.admit_erase(lab.volume, 7));
     fill(&mut lab);
     let mut notifications = Vec::new();
@@ -805,7 +805,7 @@ fn full_log_of_two_volumes() -> (Lab, u16) {
     let mut lab = Lab::new();
     let other = lab.log.add_volume("other", 1 << 30, [2; 32]).unwrap();
     lab.write(8192, &[7; 4096], 1);
-    assert_eq!(lab.log.admit(other, 4096, 1), Admission::Granted);
+    assert_eq!(lab.log.admit(other, 4096, 1), LogAdmission::Granted);
     assert!(lab.log.append(entry(other, 8192, 8), [&[7; 4096][..]].into_iter(), Some(1)));
     fill(&mut lab);
     lab.log.skip_to_next_segment();
@@ -823,7 +823,7 @@ fn blocks_that_two_disks_refuse_are_forwarded_into_the_reserve() {
         lab.log.end_checkpoint(volume, Ok(()));
     }
     lab.pump();
-    assert_eq!(lab.log.admit(lab.volume, 1 << 20, 2), Admission::Granted);
+    assert_eq!(lab.log.admit(lab.volume, 1 << 20, 2), LogAdmission::Granted);
 }
 
 /// Regression: while the disk of another volume hung, a refused block was forwarded at each
@@ -864,7 +864,7 @@ fn all_blocks_that_may_be_forwarded_are_admitted() {
     lab.write(8192, &[7; 4096], 1);
     lab.write(8208, &[7; 4096], 1);
     fill(&mut lab);
-    let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
+    let forget = LogEntry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
     while lab.log.record(forget, None) == RecordOutcome::Recorded {
         lab.pump();
     }
@@ -880,7 +880,7 @@ fn all_blocks_that_may_be_forwarded_are_admitted() {
     lab.log.end_checkpoint(lab.volume, Ok(()));
     lab.pump();
     assert_eq!(lab.log.record(forget, Some(2)), RecordOutcome::Unneeded, "the fence is valid");
-    assert_eq!(lab.log.admit(lab.volume, 1 << 20, 2), Admission::Granted);
+    assert_eq!(lab.log.admit(lab.volume, 1 << 20, 2), LogAdmission::Granted);
     let found = lab.recover();
     let writes = found.records.iter().map(|found| found.record);
     let writes = writes.filter(|record| record.kind == RecordKind::Write);

@@ -2,6 +2,7 @@
 //! `sabotage`, inside it.
 
 use forebay_lab::sim::{Failure, Sabotage, SimOptions, run};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Seeds tried for each bug; some bugs need a machine that few seeds produce.
 const SEEDS_MAX: u64 = 10_000;
@@ -22,10 +23,24 @@ fn first_failure(known: &[u64], plant: impl Fn(&mut SimOptions)) -> Option<Failu
     })
 }
 
+/// Searches for each of these bugs, on two threads.
+fn find_each<B: Copy + Sync>(bugs: &[B], find: impl Fn(B) + Sync) {
+    std::panic::set_hook(Box::new(|_| {}));
+    let next = AtomicUsize::new(0);
+    let search = || {
+        while let Some(&bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            find(bug);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(search);
+        search();
+    });
+}
+
 #[test]
 fn every_planted_bug_of_driver_and_disk_is_found() {
-    std::panic::set_hook(Box::new(|_| {}));
-    for bug in Sabotage::ALL {
+    find_each(&Sabotage::ALL, |bug| {
         let known =
             KNOWN_SEEDS.iter().find(|known| known.0 == bug).map_or(&[][..], |known| known.1);
         let found = first_failure(known, |options| options.sabotage = Some(bug));
@@ -33,18 +48,17 @@ fn every_planted_bug_of_driver_and_disk_is_found() {
         println!("{}: seed {}: {}", bug.name(), found.seed, first_line(&found.message));
         assert!(found.to_string().contains(&format!("--seed {}", found.seed)));
         assert!(!found.events.is_empty(), "a failure has events");
-    }
+    });
 }
 
 #[cfg(feature = "sabotage")]
 #[test]
 fn every_planted_bug_of_the_engine_is_found() {
-    std::panic::set_hook(Box::new(|_| {}));
-    for bug in forebay_engine::PlantedBug::ALL {
+    find_each(&forebay_engine::PlantedBug::ALL, |bug| {
         let found = first_failure(&[], |options| options.planted = Some(bug));
         let found = found.unwrap_or_else(|| panic!("{bug:?} is not found"));
         println!("{bug:?}: seed {}: {}", found.seed, first_line(&found.message));
-    }
+    });
 }
 
 fn first_line(text: &str) -> &str {

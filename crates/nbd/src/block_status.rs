@@ -8,7 +8,7 @@
 //! reported as a hole, or as zero, only if all of them are (M-10).
 
 use crate::{
-    Negotiated, Request,
+    NbdRequest, Negotiated,
     proto::{allocation, chunk},
     wire::{put_u32, put_u64},
 };
@@ -37,7 +37,7 @@ impl Negotiated {
     /// If no context was selected: [`Negotiated::parse`] rejects such requests.
     pub fn reply_block_status(
         &self,
-        request: &Request,
+        request: &NbdRequest,
         extents: impl IntoIterator<Item = Extent>,
         out: &mut Vec<u8>,
     ) {

@@ -23,12 +23,12 @@ pub use block_status::EXTENTS_PER_REPLY_MAX;
 pub use export::{ExportInfo, Exports};
 pub use forebay_types::Extent;
 pub use handshake::{
-    CloseReason, HANDSHAKE_INPUT_BYTES_MAX, HANDSHAKE_OPTIONS_MAX, HANDSHAKE_SKIP_BYTES_MAX,
-    Handshake, HandshakeConfig, Refusal, Step, Tls,
+    CloseReason, ExportRefusal, HANDSHAKE_INPUT_BYTES_MAX, HANDSHAKE_OPTIONS_MAX,
+    HANDSHAKE_SKIP_BYTES_MAX, Handshake, HandshakeConfig, HandshakeStep, Tls,
 };
 pub use negotiated::Negotiated;
 pub use reply::{READ_HEADER_BYTES_MAX, simple_reply};
-pub use request::{BrokenStream, Command, PAYLOAD_DRAIN_BYTES_MAX, Parse, ReplyTo, Request};
+pub use request::{BrokenStream, NbdCommand, NbdRequest, PAYLOAD_DRAIN_BYTES_MAX, Parse, ReplyTo};
 
 #[cfg(test)]
 mod tests;

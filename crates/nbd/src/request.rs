@@ -23,7 +23,7 @@ pub const PAYLOAD_DRAIN_BYTES_MAX: u64 = 64 << 20;
 
 /// A command of the transmission phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum NbdCommand {
     /// Read `len` bytes from `offset`.
     Read,
     /// Write the payload at `offset`.
@@ -44,7 +44,7 @@ pub enum Command {
     Unknown,
 }
 
-impl Command {
+impl NbdCommand {
     const fn from_wire(number: u16) -> Self {
         match number {
             command::READ => Self::Read,
@@ -59,7 +59,7 @@ impl Command {
         }
     }
 
-    /// The number on the wire; `None` for [`Command::Unknown`].
+    /// The number on the wire; `None` for [`NbdCommand::Unknown`].
     pub const fn to_wire(self) -> Option<u16> {
         Some(match self {
             Self::Read => command::READ,
@@ -84,7 +84,7 @@ impl Command {
 /// range is aligned, not empty, and inside the export. Exceptions: the range of a flush is empty,
 /// and a disconnect is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct NbdRequest {
     /// The client's id for the request, echoed in the reply.
     pub cookie: u64,
     /// First byte of the range in the export.
@@ -95,7 +95,7 @@ pub struct Request {
     /// must consume them even if `error` is set.
     pub payload_len: u32,
     /// The command.
-    pub command: Command,
+    pub command: NbdCommand,
     /// Reply only once the data is on stable storage.
     pub fua: bool,
     /// Zeroes must be allocated.
@@ -110,7 +110,7 @@ pub struct Request {
     pub error: Option<IoError>,
 }
 
-impl Request {
+impl NbdRequest {
     /// The fields that the reply repeats.
     pub const fn reply_to(&self) -> ReplyTo {
         ReplyTo { cookie: self.cookie, offset: self.offset }
@@ -140,7 +140,7 @@ pub enum Parse {
     /// A request; its payload, if any, follows the header.
     Request {
         /// The request.
-        request: Request,
+        request: NbdRequest,
         /// Length of the header in bytes.
         header_len: usize,
     },
@@ -201,7 +201,7 @@ impl Negotiated {
                 u64::from(u32::from_be_bytes(field(header, 24)))
             },
         };
-        let command = Command::from_wire(header.kind);
+        let command = NbdCommand::from_wire(header.kind);
         let payload_len = match self.payload_len(command, &header) {
             Ok(payload_len) => payload_len,
             Err(reason) => return Parse::Broken(reason),
@@ -209,7 +209,7 @@ impl Negotiated {
         let flag = |bit: u16| header.flags & bit != 0;
         // Created where it stays: copying the flags right after they were written byte by byte
         // stalls the processor.
-        let request = Request {
+        let request = NbdRequest {
             cookie: header.cookie,
             offset: header.offset,
             len: header.len,
@@ -227,8 +227,12 @@ impl Negotiated {
 
     /// The number of payload bytes after the header. With compact headers only a write has a
     /// payload; with extended headers the flag decides, for any command (XH-03).
-    fn payload_len(&self, command: Command, header: &RequestHeader) -> Result<u32, BrokenStream> {
-        let is_write = matches!(command, Command::Write);
+    fn payload_len(
+        &self,
+        command: NbdCommand,
+        header: &RequestHeader,
+    ) -> Result<u32, BrokenStream> {
+        let is_write = matches!(command, NbdCommand::Write);
         let follows =
             if self.extended { header.flags & command_flag::PAYLOAD_LEN != 0 } else { is_write };
         if !follows {
@@ -243,15 +247,15 @@ impl Negotiated {
 
     /// Checks the flags, then permission, whether the command was offered, and the range, so that
     /// the client gets the most fundamental error.
-    fn check(&self, command: Command, header: &RequestHeader) -> Result<(), IoError> {
-        if matches!(command, Command::Disconnect) {
+    fn check(&self, command: NbdCommand, header: &RequestHeader) -> Result<(), IoError> {
+        if matches!(command, NbdCommand::Disconnect) {
             return Ok(());
         }
         let allowed = self.allowed_flags(command).ok_or(IoError::Invalid)?;
         if header.flags & !allowed != 0 {
             return Err(IoError::Invalid);
         }
-        if matches!(command, Command::Flush) {
+        if matches!(command, NbdCommand::Flush) {
             let is_bare = header.offset == 0 && header.len == 0;
             return if is_bare { Ok(()) } else { Err(IoError::Invalid) };
         }
@@ -264,28 +268,28 @@ impl Negotiated {
 
     /// The flags that a command may carry, or `None` for an unknown command. `FUA` is
     /// accepted on every command, and has no effect on commands that write nothing.
-    const fn allowed_flags(&self, command: Command) -> Option<u16> {
+    const fn allowed_flags(&self, command: NbdCommand) -> Option<u16> {
         use command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, PAYLOAD_LEN, REQ_ONE};
         Some(match command {
-            Command::Read if self.structured => FUA | DF,
-            Command::Write if self.extended => FUA | PAYLOAD_LEN,
-            Command::WriteZeroes if self.has(export_flag::SEND_FAST_ZERO) => {
+            NbdCommand::Read if self.structured => FUA | DF,
+            NbdCommand::Write if self.extended => FUA | PAYLOAD_LEN,
+            NbdCommand::WriteZeroes if self.has(export_flag::SEND_FAST_ZERO) => {
                 FUA | NO_HOLE | FAST_ZERO
             }
-            Command::WriteZeroes => FUA | NO_HOLE,
-            Command::BlockStatus => FUA | REQ_ONE,
-            Command::Unknown => return None,
+            NbdCommand::WriteZeroes => FUA | NO_HOLE,
+            NbdCommand::BlockStatus => FUA | REQ_ONE,
+            NbdCommand::Unknown => return None,
             _ => FUA,
         })
     }
 
     /// Rejects commands that the handshake did not offer to this client, and extended writes
     /// without `PAYLOAD_LEN`.
-    fn check_offered(&self, command: Command, flags: u16) -> Result<(), IoError> {
+    fn check_offered(&self, command: NbdCommand, flags: u16) -> Result<(), IoError> {
         let offered = match command {
-            Command::Trim => self.has(export_flag::SEND_TRIM),
-            Command::BlockStatus => self.base_allocation.is_some(),
-            Command::Write => !self.extended || flags & command_flag::PAYLOAD_LEN != 0,
+            NbdCommand::Trim => self.has(export_flag::SEND_TRIM),
+            NbdCommand::BlockStatus => self.base_allocation.is_some(),
+            NbdCommand::Write => !self.extended || flags & command_flag::PAYLOAD_LEN != 0,
             _ => true,
         };
         if offered { Ok(()) } else { Err(IoError::Invalid) }
@@ -293,11 +297,11 @@ impl Negotiated {
 
     /// Rejects ranges that are too long, unaligned or past the end (C-10, L-03). The protocol does
     /// not specify the result of an empty range; rejecting it here spares the layers below.
-    fn check_range(&self, command: Command, range: ByteRange) -> Result<(), IoError> {
-        let carries_data = matches!(command, Command::Read | Command::Write);
+    fn check_range(&self, command: NbdCommand, range: ByteRange) -> Result<(), IoError> {
+        let carries_data = matches!(command, NbdCommand::Read | NbdCommand::Write);
         if carries_data && range.len > u64::from(self.payload_max) {
             // EOVERFLOW is defined for reads with chunked replies only (L-04, E-02).
-            let is_read = matches!(command, Command::Read);
+            let is_read = matches!(command, NbdCommand::Read);
             return Err(if is_read && self.structured {
                 IoError::Overflow
             } else {
@@ -311,7 +315,7 @@ impl Negotiated {
         if range.fits(self.size_bytes) {
             return Ok(());
         }
-        let is_filling = matches!(command, Command::Write | Command::WriteZeroes);
+        let is_filling = matches!(command, NbdCommand::Write | NbdCommand::WriteZeroes);
         Err(if is_filling { IoError::NoSpace } else { IoError::Invalid })
     }
 }

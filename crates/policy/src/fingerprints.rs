@@ -20,7 +20,7 @@ const EMPTY: u32 = 0;
 
 /// The queue from which a line was evicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Origin {
+pub enum EvictedFrom {
     /// The queue of new lines.
     Small,
     /// The queue of reused lines.
@@ -69,7 +69,7 @@ impl Fingerprints {
     }
 
     /// Records an eviction from a queue.
-    pub fn push(&mut self, key: u64, origin: Origin) {
+    pub fn push(&mut self, key: u64, origin: EvictedFrom) {
         let per_unit = self.evictions_per_unit;
         let clock = &mut self.clocks[origin as usize];
         clock.fraction += 1;
@@ -93,7 +93,7 @@ impl Fingerprints {
     }
 
     /// Removes a key. If it was present, returns its queue, and its age as a share of the limit.
-    pub fn take(&mut self, key: u64) -> Option<(Origin, f32)> {
+    pub fn take(&mut self, key: u64) -> Option<(EvictedFrom, f32)> {
         let start = self.bucket_start(key);
         let wanted = fingerprint(key);
         for entry in &mut self.entries[start..start + BUCKET_LEN] {
@@ -166,12 +166,12 @@ fn fingerprint(key: u64) -> u32 {
     bits.max(1) << 17
 }
 
-fn origin_bit(origin: Origin) -> u32 {
-    if origin == Origin::Main { ORIGIN_BIT } else { 0 }
+fn origin_bit(origin: EvictedFrom) -> u32 {
+    if origin == EvictedFrom::Main { ORIGIN_BIT } else { 0 }
 }
 
-fn origin_of(entry: u32) -> Origin {
-    if entry & ORIGIN_BIT == 0 { Origin::Small } else { Origin::Main }
+fn origin_of(entry: u32) -> EvictedFrom {
+    if entry & ORIGIN_BIT == 0 { EvictedFrom::Small } else { EvictedFrom::Main }
 }
 
 /// Returns true if two entries have the same fingerprint, so that lookup finds only one of them.
@@ -187,28 +187,28 @@ mod tests {
     #[test]
     fn a_ghost_is_found_once_with_its_origin_and_age() {
         let mut ghosts = Fingerprints::new(100, 80, 10);
-        ghosts.push(key(1), Origin::Small);
-        ghosts.push(key(2), Origin::Main);
+        ghosts.push(key(1), EvictedFrom::Small);
+        ghosts.push(key(2), EvictedFrom::Main);
         for n in 10..30 {
-            ghosts.push(key(n), Origin::Small);
+            ghosts.push(key(n), EvictedFrom::Small);
         }
-        assert_eq!(ghosts.take(key(2)), Some((Origin::Main, 0.0)));
+        assert_eq!(ghosts.take(key(2)), Some((EvictedFrom::Main, 0.0)));
         assert_eq!(ghosts.take(key(2)), None);
-        assert_eq!(ghosts.take(key(1)), Some((Origin::Small, 0.25)));
+        assert_eq!(ghosts.take(key(1)), Some((EvictedFrom::Small, 0.25)));
         assert_eq!(ghosts.take(key(3)), None);
     }
 
     #[test]
     fn ghosts_expire_at_the_age_limit_of_their_queue() {
         let mut ghosts = Fingerprints::new(100_000, 90_000, 5_000);
-        ghosts.push(key(1), Origin::Main);
-        ghosts.push(key(2), Origin::Main);
+        ghosts.push(key(1), EvictedFrom::Main);
+        ghosts.push(key(2), EvictedFrom::Main);
         for n in 10..5_000 {
-            ghosts.push(key(n), Origin::Main);
+            ghosts.push(key(n), EvictedFrom::Main);
         }
-        assert!(matches!(ghosts.take(key(1)), Some((Origin::Main, _))));
+        assert!(matches!(ghosts.take(key(1)), Some((EvictedFrom::Main, _))));
         for n in 5_000..5_100 {
-            ghosts.push(key(n), Origin::Main);
+            ghosts.push(key(n), EvictedFrom::Main);
         }
         assert_eq!(ghosts.take(key(2)), None);
     }
@@ -219,7 +219,7 @@ mod tests {
             let mut ghosts = Fingerprints::new(capacity as usize, capacity as usize * 9 / 10, 1);
             let pushed = 20 * capacity;
             for n in 0..pushed {
-                ghosts.push(key(n), Origin::Small);
+                ghosts.push(key(n), EvictedFrom::Small);
             }
             let false_positives = (0..capacity).filter(|n| ghosts.take(key(pushed + n)).is_some());
             let false_positives = false_positives.count() as u64;

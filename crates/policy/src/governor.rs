@@ -15,7 +15,7 @@
 //! measured, and writeback runs at the lowest rate, unless the operator has set a target.
 //!
 //! Old dirty data is always destaged: the rate never falls below the one that empties the volume in
-//! [`Limits::age_s`]. Near the dirty limit the engine raises the rate by itself.
+//! [`WritebackLimits::age_s`]. Near the dirty limit the engine raises the rate by itself.
 
 use crate::Pace;
 
@@ -135,7 +135,7 @@ pub enum ReadTarget {
 
 /// The operator's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct WritebackLimits {
     /// The target read latency.
     pub target: ReadTarget,
     /// Maximum bytes per second; [`u64::MAX`] for no limit.
@@ -147,7 +147,7 @@ pub struct Limits {
     pub age_s: u64,
 }
 
-impl Default for Limits {
+impl Default for WritebackLimits {
     fn default() -> Self {
         Self { target: ReadTarget::Idle, bytes: u64::MAX, ios: u64::MAX, age_s: 86_400 }
     }
@@ -174,7 +174,7 @@ pub struct DiskSample {
 
 /// The governor's state, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GovernorStatus {
+pub struct GovernorState {
     /// The p99 of reads without concurrent writeback, in microseconds, once measured.
     pub idle_us: Option<u64>,
     /// The target p99 in microseconds, if there is one.
@@ -192,7 +192,7 @@ pub struct GovernorStatus {
 /// The governor of one volume. See the module documentation.
 #[derive(Clone, Debug)]
 pub struct Governor {
-    limits: Limits,
+    limits: WritebackLimits,
     idle: ReadTimes,
     /// Reads since the last evaluation; the time of that evaluation, and the writeback total then.
     beside: ReadTimes,
@@ -214,12 +214,12 @@ pub struct Governor {
     /// True until the rate has been too high for the first time. Until then, each increase doubles
     /// it.
     is_searching: bool,
-    status: GovernorStatus,
+    status: GovernorState,
 }
 
 impl Governor {
     /// A governor without measurements.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: WritebackLimits) -> Self {
         Self {
             limits,
             idle: ReadTimes::default(),
@@ -235,12 +235,12 @@ impl Governor {
             paused_until_ms: None,
             pace_milli: Pace::DEFAULT.beside_reads_milli,
             is_searching: true,
-            status: GovernorStatus::default(),
+            status: GovernorState::default(),
         }
     }
 
     /// Changes the operator's settings. Measurements are kept.
-    pub fn set_limits(&mut self, limits: Limits) {
+    pub fn set_limits(&mut self, limits: WritebackLimits) {
         if limits.target != self.limits.target {
             self.is_searching = true;
             self.beside = ReadTimes::default();
@@ -249,8 +249,8 @@ impl Governor {
     }
 
     /// The current state.
-    pub fn status(&self) -> GovernorStatus {
-        GovernorStatus {
+    pub fn status(&self) -> GovernorState {
+        GovernorState {
             idle_us: self.idle_us(),
             target_us: self.target_us(),
             pace_milli: (self.limits.target != ReadTarget::Off && self.pace_milli < PACE_MAX_MILLI)

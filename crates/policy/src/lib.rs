@@ -21,10 +21,10 @@
 //!
 //! [`BackgroundControl`] decides how much background work may use while others need it.
 //!
-//! [`History`] knows what a volume needs at which time of the day and week.
+//! [`AccessHistory`] knows what a volume needs at which time of the day and week.
 //!
 //! [`CurveEstimator`] estimates what a volume would miss with less or more memory, and
-//! [`MemoryOutlook`] what follows from that. [`Sizer`] decides how much memory the cache may have,
+//! [`SizeOutlook`] what follows from that. [`Sizer`] decides how much memory the cache may have,
 //! and [`Growth`] how much it should have; [`SizeControl`] joins both with the operator's settings.
 //! [`Division`] is a division of the pool between volumes by their curves.
 
@@ -48,13 +48,13 @@ pub mod testing;
 
 pub use background::BackgroundControl;
 pub use curve::{
-    CurveConfig, CurveEstimator, CurveStep, MemoryAdvice, MemoryOutlook, MissRatioCurve, OutlookLog,
+    CurveConfig, CurveEstimator, CurveStep, MissRatioCurve, OutlookLog, SizeAdvice, SizeOutlook,
 };
 pub use division::Division;
-pub use governor::{DiskSample, Governor, GovernorStatus, Limits, ReadTarget, ReadTimes};
+pub use governor::{DiskSample, Governor, GovernorState, ReadTarget, ReadTimes, WritebackLimits};
 pub use growth::{Growth, GrowthReason, GrowthSample, VolumeShare, gain_per_doubling};
 pub use history::{
-    Confidence, ConfidenceChange, Demand, Forecast, History, Needs, SlotPoll, SlotTracker,
+    AccessHistory, Confidence, ConfidenceChange, Demand, Forecast, Needs, SlotPoll, SlotTracker,
 };
 pub use pace::Pace;
 pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};

@@ -52,7 +52,7 @@
 use self::promotion::{NO_CLASS, Promotion, PromotionClass};
 use self::state::{AFTER_HIT, AFTER_WRITE, HITS_MAX, LineQueue, LineState};
 use self::writes::WriteValue;
-use crate::fingerprints::{Fingerprints, Origin};
+use crate::fingerprints::{EvictedFrom, Fingerprints};
 use crate::list::{Links, List, NIL, PASS_OVER_MAX};
 use crate::{Eviction, Hint, Lines, Slot};
 use forebay_types::{LINE_VALUE_HOT, LINE_VALUE_MAX};
@@ -169,13 +169,13 @@ impl Weir {
         let (origin, age_share) = self.ghosts.take(key)?;
         let class = Promotion::class_of(origin, age_share);
         match origin {
-            Origin::Small => {
+            EvictedFrom::Small => {
                 if f64::from(age_share) * GHOST_SHARE < WATCH_SHARE {
                     let target = self.small_len_target + BOUNDARY_STEP;
                     self.small_len_target = target.min(self.small_len_max);
                 }
             }
-            Origin::Main => {
+            EvictedFrom::Main => {
                 let target = self.small_len_target.saturating_sub(BOUNDARY_STEP);
                 self.small_len_target = target.max(self.small_len_min);
                 self.promotion.on_return(age_share, self.main.len());
@@ -312,7 +312,7 @@ impl Weir {
                 steps += 1;
             } else if lines.is_evictable(slot) {
                 self.count_exit(slot);
-                if self.renews_main(slot) {
+                if self.promotes_to_main(slot) {
                     return self.evict_from_main(lines);
                 }
                 return Some(self.remove_evicted(slot, lines));
@@ -329,7 +329,7 @@ impl Weir {
 
     /// Moves an unhit line of the small queue to main, if it is its turn. The caller then evicts
     /// from main.
-    fn renews_main(&mut self, slot: Slot) -> bool {
+    fn promotes_to_main(&mut self, slot: Slot) -> bool {
         let has_space = self.main.len() + self.small_len_wanted() < self.capacity;
         if has_space || !self.may_fill_main(slot) {
             return false;
@@ -444,8 +444,11 @@ impl Weir {
         let state = self.states[slot as usize];
         self.take(slot);
         if !state.is_stream() && (self.writes.pay() || !state.is_unread()) {
-            let origin =
-                if state.queue() == LineQueue::Main { Origin::Main } else { Origin::Small };
+            let origin = if state.queue() == LineQueue::Main {
+                EvictedFrom::Main
+            } else {
+                EvictedFrom::Small
+            };
             self.ghosts.push(lines.key(slot), origin);
         }
         slot

@@ -36,14 +36,14 @@ pub fn dump_ms(dirty_bytes: u64, vault_bytes_per_second: Option<u64>) -> Option<
 
 /// What would happen if mains failed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forecast {
+pub struct OutageForecast {
     /// Duration of the dump in milliseconds; `None` if the vault was not measured.
     pub dump_ms: Option<u64>,
     /// Battery runtime in seconds; `None` if it is unknown.
     pub battery_seconds: Option<u32>,
 }
 
-impl fmt::Display for Forecast {
+impl fmt::Display for OutageForecast {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("if mains failed now: ")?;
         match self.dump_ms {
@@ -79,9 +79,9 @@ mod tests {
     #[test]
     fn forecast_text() {
         let dump = dump_ms(700 * MIB, Some(101 * MIB));
-        let forecast = Forecast { dump_ms: dump, battery_seconds: Some(640) };
+        let forecast = OutageForecast { dump_ms: dump, battery_seconds: Some(640) };
         assert_eq!(forecast.to_string(), "if mains failed now: dump 7 s, battery 640 s");
-        let nothing = Forecast { dump_ms: dump_ms(1, None), battery_seconds: None };
+        let nothing = OutageForecast { dump_ms: dump_ms(1, None), battery_seconds: None };
         assert!(nothing.to_string().contains("not measured"));
         assert_eq!(dump_ms(0, None), Some(0));
         assert_eq!(dump_ms(1, Some(0)), None);

@@ -14,7 +14,9 @@
 
 use crate::budget::dump_ms;
 use crate::ups::WatchedUps;
-use crate::{Critical, Expression, Forecast, Observation, PowerState, Reading, Rules, budget};
+use crate::{
+    Critical, Expression, OutageForecast, PowerState, Rules, UpsObservation, UpsReading, budget,
+};
 
 /// Start of the controller's clock in milliseconds, so that subtracting the age of a reading does
 /// not underflow.
@@ -35,7 +37,7 @@ pub struct Exposure {
 
 /// What the caller has to do now.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decision {
+pub struct PowerDecision {
     /// Whether writes may be acknowledged from memory.
     pub write_back_allowed: bool,
     /// Whether to destage dirty data urgently: it is unprotected, or exceeds the limit.
@@ -53,7 +55,7 @@ pub struct Decision {
     /// The limit of dirty data in bytes; 0 while write-back is off.
     pub dirty_bytes_max: u64,
     /// What would happen if mains failed now.
-    pub forecast: Forecast,
+    pub forecast: OutageForecast,
 }
 
 /// Monitors the UPSes of an expression.
@@ -103,7 +105,7 @@ impl PowerController {
 
     /// Takes an observation of the UPS with this index in the expression's names; ignores other
     /// indexes. The clock of `now_ms` must also count while the machine is suspended.
-    pub fn observe(&mut self, ups: usize, now_ms: u64, observation: Observation) {
+    pub fn observe(&mut self, ups: usize, now_ms: u64, observation: UpsObservation) {
         self.advance(now_ms);
         let now = self.now;
         if let Some(ups) = self.upses.get_mut(ups) {
@@ -113,11 +115,11 @@ impl PowerController {
 
     /// Decides what to do now. Call it after each observation, and at least every 100 ms, because
     /// readings expire.
-    pub fn decide(&mut self, now_ms: u64, exposure: &Exposure) -> Decision {
+    pub fn decide(&mut self, now_ms: u64, exposure: &Exposure) -> PowerDecision {
         self.advance(now_ms);
         let remaining = self.remaining();
         let mut state = self.combined_state(remaining);
-        let forecast = Forecast {
+        let forecast = OutageForecast {
             dump_ms: dump_ms(exposure.dirty_bytes, exposure.vault_bytes_per_second),
             battery_seconds: self.forecast_seconds(),
         };
@@ -132,7 +134,7 @@ impl PowerController {
             _ => 0,
         };
         let write_back_allowed = dirty_bytes_max > 0;
-        Decision {
+        PowerDecision {
             write_back_allowed,
             drain_now: !write_back_allowed || exposure.dirty_bytes > dirty_bytes_max,
             dump_now: self.dumping,
@@ -145,7 +147,7 @@ impl PowerController {
     }
 
     /// The name, state and last reading of each UPS, as of the last call.
-    pub fn upses(&self) -> impl Iterator<Item = (&str, PowerState, Option<&Reading>)> {
+    pub fn upses(&self) -> impl Iterator<Item = (&str, PowerState, Option<&UpsReading>)> {
         self.expression
             .names()
             .iter()
@@ -233,7 +235,7 @@ impl PowerController {
         state: &PowerState,
         left_ms: u64,
         exposure: &Exposure,
-        forecast: &Forecast,
+        forecast: &OutageForecast,
     ) -> Option<u64> {
         let is_on_mains = matches!(state, PowerState::Safe | PowerState::NotReady(_));
         if is_on_mains || left_ms == u64::MAX || exposure.dirty_bytes == 0 {

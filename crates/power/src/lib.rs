@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Everything except the optional feature `drivers` is pure: the time, in milliseconds of a
-//! monotonic clock, is an argument. A [`Reading`] is the state that a UPS reports. [`evaluate`]
+//! monotonic clock, is an argument. A [`UpsReading`] is the state that a UPS reports. [`evaluate`]
 //! maps one reading to a [`PowerState`]. The [`PowerController`] adds hysteresis, settling and
 //! timeouts for all UPSes of an [`Expression`], and decides what to do. [`budget()`] limits the
 //! amount of dirty data.
@@ -26,14 +26,14 @@ mod state;
 mod status;
 mod ups;
 
-pub use budget::{Forecast, budget};
-pub use controller::{Decision, Exposure, PowerController};
+pub use budget::{OutageForecast, budget};
+pub use controller::{Exposure, PowerController, PowerDecision};
 pub use error::{ReadError, ReadErrorKind};
 pub use expression::{EXPRESSION_BYTES_MAX, Expression, ExpressionError, UPSES_MAX};
-pub use reading::{InvalidValue, LOAD_PERCENT_MAX, RUNTIME_SECONDS_MAX, Reading, TextError};
+pub use reading::{InvalidValue, LOAD_PERCENT_MAX, RUNTIME_SECONDS_MAX, TextError, UpsReading};
 pub use rules::{Rules, RulesError};
 pub use state::{Critical, NotReady, PowerState, Unknown, evaluate};
 pub use status::{StatusFlag, UpsFlags};
-pub use ups::Observation;
+pub use ups::UpsObservation;
 
 forebay_types::faults! { nut::EncodeError, ExpressionError, ReadError, RulesError }

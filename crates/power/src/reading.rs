@@ -17,7 +17,7 @@ const LINES_MAX: usize = 2048;
 
 /// A reading of a UPS.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reading {
+pub struct UpsReading {
     /// The flags of `ups.status`; `None` if the variable is missing.
     pub status: Option<UpsFlags>,
     /// `battery.charge`, 0 to 100 percent.
@@ -78,7 +78,7 @@ pub enum TextError {
     Empty,
 }
 
-impl Reading {
+impl UpsReading {
     /// Builds a reading from variables and their values; ignores unknown variables. A variable with
     /// two different values is invalid.
     pub fn from_variables<'a>(variables: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
@@ -158,7 +158,7 @@ impl Collector {
         self.invalid.push(InvalidValue { name: NAMES[at], value, expected });
     }
 
-    fn finish(mut self) -> Reading {
+    fn finish(mut self) -> UpsReading {
         let status = self.text(0).map(|text| UpsFlags::parse(&text));
         let charge_percent = self.number(1, 100.0, "percentage");
         let runtime_seconds = self.seconds(2);
@@ -172,7 +172,7 @@ impl Collector {
         let test_result = self.text(9).map(|result| shown(&result));
         let dates = [self.text(10), self.text(11)];
         let battery_date = dates.into_iter().flatten().next().map(|date| shown(&date));
-        Reading {
+        UpsReading {
             status,
             charge_percent,
             runtime_seconds,
@@ -227,8 +227,8 @@ mod tests {
     use crate::StatusFlag;
     use proptest::prelude::*;
 
-    fn charge(value: &str) -> Reading {
-        Reading::from_variables([("ups.status", "OL"), ("battery.charge", value)])
+    fn charge(value: &str) -> UpsReading {
+        UpsReading::from_variables([("ups.status", "OL"), ("battery.charge", value)])
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
                     battery.charge.low: 20\nbattery.runtime.low: 120\ndriver.name: dummy-ups\n\
                     ups.test.result: Done and passed\nbattery.date: 2020/01\n\
                     battery.mfr.date: 2024/05\n";
-        let reading = Reading::from_lines(text).unwrap();
+        let reading = UpsReading::from_lines(text).unwrap();
         assert!(reading.status.as_ref().unwrap().has(StatusFlag::Chrg));
         assert_eq!(reading.charge_percent, Some(98.5));
         assert_eq!(reading.runtime_seconds, Some(1800));
@@ -253,9 +253,9 @@ mod tests {
 
     #[test]
     fn rejects_text_of_another_form() {
-        assert_eq!(Reading::from_lines("a: b\n\nwhat"), Err(TextError::Line { line: 3 }));
-        assert_eq!(Reading::from_lines(" \n# x\n"), Err(TextError::Empty));
-        assert_eq!(Reading::from_lines(&"a: b\n".repeat(3000)), Err(TextError::Long));
+        assert_eq!(UpsReading::from_lines("a: b\n\nwhat"), Err(TextError::Line { line: 3 }));
+        assert_eq!(UpsReading::from_lines(" \n# x\n"), Err(TextError::Empty));
+        assert_eq!(UpsReading::from_lines(&"a: b\n".repeat(3000)), Err(TextError::Long));
     }
 
     #[test]
@@ -269,14 +269,15 @@ mod tests {
         let text = "invalid battery.charge 'abc': expected a percentage";
         assert_eq!(reading.invalid[0].to_string(), text);
         for value in ["3932100", "99999999999999999999999999", "-1"] {
-            let reading = Reading::from_variables([("battery.runtime", value)]);
+            let reading = UpsReading::from_variables([("battery.runtime", value)]);
             assert_eq!((reading.runtime_seconds, reading.invalid.len()), (None, 1), "{value}");
         }
     }
 
     #[test]
     fn repeated_variable_must_have_the_same_value() {
-        let twice = |a, b| Reading::from_variables([("battery.charge", a), ("battery.charge", b)]);
+        let twice =
+            |a, b| UpsReading::from_variables([("battery.charge", a), ("battery.charge", b)]);
         assert_eq!(twice("90", "90").charge_percent, Some(90.0));
         let reading = twice("90", "10");
         assert_eq!((reading.charge_percent, reading.invalid.len()), (None, 1));
@@ -287,7 +288,7 @@ mod tests {
         fn values_are_in_range_for_any_text(
             text in "((battery\\.(charge|runtime)|ups\\.load|x): ?[-+0-9.eNaInf]{0,12}\n){0,9}"
         ) {
-            if let Ok(reading) = Reading::from_lines(&text) {
+            if let Ok(reading) = UpsReading::from_lines(&text) {
                 prop_assert!(reading.charge_percent.is_none_or(|c| (0.0..=100.0).contains(&c)));
                 prop_assert!(reading.runtime_seconds.is_none_or(|s| s <= RUNTIME_SECONDS_MAX));
                 prop_assert!(reading.load_percent.is_none_or(|l| (0.0..=200.0).contains(&l)));

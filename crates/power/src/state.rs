@@ -3,7 +3,7 @@
 //! [`evaluate`] uses a single reading. The [`PowerController`](crate::PowerController) adds
 //! hysteresis, settling and timeouts. Ambiguous readings get the worse state.
 
-use crate::{InvalidValue, ReadError, Reading, Rules, StatusFlag};
+use crate::{InvalidValue, ReadError, Rules, StatusFlag, UpsReading};
 use forebay_types::Fault;
 use std::fmt;
 
@@ -122,7 +122,7 @@ impl PowerState {
 }
 
 /// The state according to this reading alone. Ignores the reading's age.
-pub fn evaluate(reading: &Reading, rules: &Rules) -> PowerState {
+pub fn evaluate(reading: &UpsReading, rules: &Rules) -> PowerState {
     let Some(status) = &reading.status else {
         return PowerState::Unknown(first_invalid(reading, Unknown::Missing("ups.status")));
     };
@@ -153,18 +153,18 @@ pub fn evaluate(reading: &Reading, rules: &Rules) -> PowerState {
     }
 }
 
-fn first_invalid(reading: &Reading, otherwise: Unknown) -> Unknown {
+fn first_invalid(reading: &UpsReading, otherwise: Unknown) -> Unknown {
     reading.invalid.first().map_or(otherwise, |value| Unknown::Invalid(value.clone()))
 }
 
-fn on_battery(reading: &Reading, rules: &Rules) -> PowerState {
+fn on_battery(reading: &UpsReading, rules: &Rules) -> PowerState {
     if is_low(reading) {
         return PowerState::Critical(Critical::BatteryLow);
     }
     left_on_battery(reading, rules)
 }
 
-fn left_on_battery(reading: &Reading, rules: &Rules) -> PowerState {
+fn left_on_battery(reading: &UpsReading, rules: &Rules) -> PowerState {
     match reading.runtime_seconds {
         Some(seconds) => PowerState::OnBattery { left_seconds: rules.trusted_ms(seconds) / 1000 },
         None => PowerState::Unknown(first_invalid(reading, Unknown::Missing("battery.runtime"))),
@@ -172,13 +172,13 @@ fn left_on_battery(reading: &Reading, rules: &Rules) -> PowerState {
 }
 
 /// Whether the battery is at or below the UPS's own low thresholds, even without `LB`.
-fn is_low(reading: &Reading) -> bool {
+fn is_low(reading: &UpsReading) -> bool {
     let charge = reading.charge_percent.zip(reading.charge_low_percent);
     let runtime = reading.runtime_seconds.zip(reading.runtime_low_seconds);
     charge.is_some_and(|(is, low)| is <= low) || runtime.is_some_and(|(is, low)| is <= low)
 }
 
-fn on_mains(reading: &Reading, rules: &Rules) -> PowerState {
+fn on_mains(reading: &UpsReading, rules: &Rules) -> PowerState {
     let has = |flag| reading.status.as_ref().is_some_and(|status| status.has(flag));
     for (flag, reason) in [
         (StatusFlag::Off, NotReady::Off),

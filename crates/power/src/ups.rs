@@ -2,15 +2,15 @@
 //!
 //! Times are milliseconds of the controller's clock, which never goes backwards.
 
-use crate::{Critical, NotReady, PowerState, ReadError, Reading, Rules, Unknown, evaluate};
+use crate::{Critical, NotReady, PowerState, ReadError, Rules, Unknown, UpsReading, evaluate};
 
 /// What a driver delivers: a reading, or an error.
-pub type Observation = Result<Reading, ReadError>;
+pub type UpsObservation = Result<UpsReading, ReadError>;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WatchedUps {
     /// The last reading, and its time.
-    last: Option<(u64, Reading)>,
+    last: Option<(u64, UpsReading)>,
     /// The last error, if it is newer than the reading.
     error: Option<ReadError>,
     /// Whether the charge has reached the upper threshold, and the UPS has been safe since.
@@ -27,7 +27,7 @@ pub(crate) struct WatchedUps {
 
 impl WatchedUps {
     /// Processes an observation at `now`.
-    pub(crate) fn observe(&mut self, now: u64, observation: Observation, rules: &Rules) {
+    pub(crate) fn observe(&mut self, now: u64, observation: UpsObservation, rules: &Rules) {
         match observation {
             Err(error) => self.error = Some(error),
             Ok(reading) => {
@@ -43,7 +43,7 @@ impl WatchedUps {
         self.advance(now, rules);
     }
 
-    fn update_battery(&mut self, taken: u64, reading: &Reading, rules: &Rules) {
+    fn update_battery(&mut self, taken: u64, reading: &UpsReading, rules: &Rules) {
         match evaluate(reading, rules) {
             PowerState::OnBattery { .. } | PowerState::Critical(_) => self.on_battery = true,
             PowerState::Safe | PowerState::NotReady(_) => self.on_battery = false,
@@ -107,7 +107,7 @@ impl WatchedUps {
     }
 
     /// The last reading, however old.
-    pub(crate) fn reading(&self) -> Option<&Reading> {
+    pub(crate) fn reading(&self) -> Option<&UpsReading> {
         self.last.as_ref().map(|(_, reading)| reading)
     }
 
@@ -148,6 +148,6 @@ impl WatchedUps {
 }
 
 /// Whether the status has `OB`, even if the reading is otherwise invalid.
-fn reports_on_battery(reading: &Reading) -> bool {
+fn reports_on_battery(reading: &UpsReading) -> bool {
     reading.status.as_ref().is_some_and(|status| status.has(crate::StatusFlag::Ob))
 }

@@ -8,8 +8,8 @@ use forebay_power::drivers::{
     Authority, Credentials, NutAddress, NutSource, Poller, ReadingSource, now_ms,
 };
 use forebay_power::{
-    Decision, Exposure, Expression, Observation, PowerController, PowerState, ReadErrorKind, Rules,
-    evaluate,
+    Exposure, Expression, PowerController, PowerDecision, PowerState, ReadErrorKind, Rules,
+    UpsObservation, evaluate,
 };
 use nut_lab::{NutLab, wait};
 use std::sync::mpsc::{self, Receiver};
@@ -34,7 +34,7 @@ fn source(lab: &NutLab, timeout: Duration) -> NutSource {
 /// A controller that monitors the UPS, and a probe of the server.
 struct Bench {
     controller: PowerController,
-    words: Receiver<Observation>,
+    words: Receiver<UpsObservation>,
     /// When the probe last saw a change.
     changed: Arc<Mutex<Option<Instant>>>,
     /// Readings since then. One of them may have been in flight.
@@ -52,7 +52,7 @@ impl Bench {
         let sink = Box::new(move |word| drop(sender.send(word)));
         let changed = Arc::new(Mutex::new(None));
         let (noted, mut before) = (Arc::clone(&changed), None);
-        let probe = Box::new(move |word: Observation| {
+        let probe = Box::new(move |word: UpsObservation| {
             let word = word.map(|reading| evaluate(&reading, &rules).as_str()).map_err(|_| ());
             if before != Some(word) {
                 *noted.lock().unwrap() = Some(Instant::now());
@@ -67,7 +67,7 @@ impl Bench {
     }
 
     /// Processes readings until the decision is as expected.
-    fn follow(&mut self, what: &str, is_wanted: impl Fn(&Decision) -> bool) -> Decision {
+    fn follow(&mut self, what: &str, is_wanted: impl Fn(&PowerDecision) -> bool) -> PowerDecision {
         let begin = Instant::now();
         loop {
             if let Ok(word) = self.words.recv_timeout(Duration::from_millis(5)) {

@@ -2,7 +2,7 @@
 
 use crate::PowerGate;
 use forebay_engine::Protection;
-use forebay_journal::Admission as LogAdmission;
+use forebay_journal::LogAdmission;
 use forebay_types::{ByteRange, Durability, LINE_BYTES};
 use forebay_volume::Admission;
 

@@ -5,9 +5,9 @@
 //! writes that were acknowledged without it. Until then writes and flushes wait; afterwards the
 //! journal is abandoned: its records are void, and its volumes continue without it.
 
-use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
+use forebay_engine::{Answer, JournalOp, JournalRequest, Outcome, Part, PartId};
 use forebay_format::journal::RecordKind;
-use forebay_journal::{Admission, Entry, Log, LogWrite, Notification, RecordOutcome};
+use forebay_journal::{Log, LogAdmission, LogEntry, LogWrite, Notification, RecordOutcome};
 use forebay_types::{IoError, IoResult};
 
 /// Data that checkpoints left in the journal because a disk did not take it.
@@ -58,16 +58,16 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> JournalState<B> {
         self.log.failed().is_some() && !self.is_failure_recorded
     }
 
-    /// Requests a permit to record a write. [`Admission::Failed`] means that the journal is
+    /// Requests a permit to record a write. [`LogAdmission::Failed`] means that the journal is
     /// abandoned; until then, the part waits.
-    pub fn admit(&mut self, number: u16, part: &Part) -> Admission {
+    pub fn admit(&mut self, number: u16, part: &Part) -> LogAdmission {
         if !self.log.invalidate_samples(number, part.range, part.id) {
-            return Admission::Wait;
+            return LogAdmission::Wait;
         }
         match self.log.admit(number, part.range.len, part.id) {
-            Admission::Failed if self.is_undecided() => {
+            LogAdmission::Failed if self.is_undecided() => {
                 self.answers.push(Answer { part: part.id, outcome: Outcome::Retry(None) });
-                Admission::Wait
+                LogAdmission::Wait
             }
             other => other,
         }
@@ -97,13 +97,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> JournalState<B> {
     pub fn record<'a>(
         &mut self,
         number: u16,
-        note: &Note,
+        note: &JournalRequest,
         pieces: impl Iterator<Item = &'a [u8]>,
     ) -> Option<Answer> {
         let part = note.part;
-        let entry = |kind| Entry { kind, volume: number, range: note.range };
+        let entry = |kind| LogEntry { kind, volume: number, range: note.range };
         let kind = match note.kind {
-            NoteKind::Write { wait, .. } => {
+            JournalOp::Write { wait, .. } => {
                 let is_taken =
                     self.log.append(entry(RecordKind::Write), pieces, wait.then_some(part));
                 // A write that does not wait is acknowledged after this call, whether or not the
@@ -113,9 +113,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> JournalState<B> {
                     if is_refused { RecordOutcome::Refused } else { RecordOutcome::Recorded };
                 return self.answer_to_record(part, outcome);
             }
-            NoteKind::Zero { unmap } => RecordKind::Zero { unmap },
-            NoteKind::Discard => RecordKind::Discard,
-            NoteKind::Forget => RecordKind::Forget,
+            JournalOp::Zero { unmap } => RecordKind::Zero { unmap },
+            JournalOp::Discard => RecordKind::Discard,
+            JournalOp::Forget => RecordKind::Forget,
         };
         let outcome = self.log.record(entry(kind), Some(part));
         self.answer_to_record(part, outcome)

@@ -10,7 +10,7 @@
 use crate::JournalState;
 use forebay_engine::{LineKey, LineTable, Shard};
 use forebay_format::journal::RecordKind;
-use forebay_journal::{Admission, Entry, is_durable_before};
+use forebay_journal::{LogAdmission, LogEntry, is_durable_before};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 
 /// A line whose data is not on the disk.
@@ -214,19 +214,19 @@ impl Retention {
         }
         for range in runs_of(stuck.key, dirty) {
             match journal.log.admit_forward(self.number, range.len) {
-                Admission::Granted => {}
-                Admission::Wait => {
+                LogAdmission::Granted => {}
+                LogAdmission::Wait => {
                     self.stage = Stage::Copy { next, waits: true };
                     return;
                 }
-                Admission::Full | Admission::Failed => {
+                LogAdmission::Full | LogAdmission::Failed => {
                     self.stage = self.fenced(journal);
                     return;
                 }
             }
             let from = (range.offset - stuck.key.offset()) as usize;
             let bytes = &line[from..from + range.len as usize];
-            let entry = Entry { kind: RecordKind::Write, volume: self.number, range };
+            let entry = LogEntry { kind: RecordKind::Write, volume: self.number, range };
             let is_taken = journal.log.append(entry, [bytes].into_iter(), None);
             assert!(is_taken, "the record was admitted");
             journal.kept.forward_bytes += range.len;

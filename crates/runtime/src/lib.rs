@@ -46,15 +46,15 @@ pub use background::BackgroundShares;
 pub use descriptors::Descriptors;
 pub use disk::{DiskStall, examine_disk};
 pub use error::{Stall, StartError, VolumeError, remedy_for_save};
-pub use forebay_backend::Saved;
+pub use forebay_backend::SaveState;
 pub use forebay_engine::{IoCause, Uncached};
 pub use forebay_format::journal::JournalId;
 pub use forebay_frontend::Peer;
 pub use forebay_policy::{
-    BackgroundControl, Division, GovernorStatus, GrowthReason, Limits, MachineFigures,
-    MemoryAdvice, MemoryBounds, MemoryOutlook, MemorySample, MemoryUse, MissRatioCurve, OutlookLog,
-    ReadTarget, SizeControl, SizeDecision, SizeReason, SizeSettings, SplitCost, ThresholdSource,
-    VolumeShare, gain_per_doubling,
+    BackgroundControl, Division, GovernorState, GrowthReason, MachineFigures, MemoryBounds,
+    MemorySample, MemoryUse, MissRatioCurve, OutlookLog, ReadTarget, SizeAdvice, SizeControl,
+    SizeDecision, SizeOutlook, SizeReason, SizeSettings, SplitCost, ThresholdSource, VolumeShare,
+    WritebackLimits, gain_per_doubling,
 };
 pub use learn::{Histories, LocalClock, LocalTime, SystemClock};
 pub use memory_plan::limit_for_pool;

@@ -10,7 +10,7 @@ use crate::{
 use common::client::PATIENCE;
 use common::wait_until;
 use forebay_backend::Backend;
-use forebay_engine::{LineKey, Verdict};
+use forebay_engine::{LineKey, SealVerdict};
 use forebay_frontend_nbd::{Listener, NbdServer, Tls};
 use forebay_types::{Auto, ByteRange, Durability, IoResult, LINE_BYTES, Mode, VolumeId};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -143,7 +143,7 @@ pub(crate) fn lose_sectors(runtime: &Runtime, id: VolumeId, line: u64, sectors: 
             let mut shard = runtime.shared().shard(number);
             let seal = shard.slots().find_valid(key, 0).and_then(|slot| shard.seal_of(slot));
             let Some(seal) = seal else { return false };
-            shard.damaged(&seal, Verdict::Lost { sectors });
+            shard.damaged(&seal, SealVerdict::Lost { sectors });
             lost = shard.volume(id).lost_sectors();
             true
         })

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 /// The sectors that one transfer changes on a disk, and the blocks that it owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct BlockClaim {
     /// The sectors, in ascending order; adjacent ones are one range.
     changed: Few<ByteRange>,
     /// Indices of the blocks covered in part, in ascending order.
@@ -77,7 +77,7 @@ pub(crate) const fn whole_blocks(range: ByteRange, block_bytes: u64) -> ByteRang
     ByteRange::new(start, end.saturating_sub(start))
 }
 
-impl Claim {
+impl BlockClaim {
     /// The claim of a transfer that changes these disjoint ranges, in ascending order, on a disk
     /// with blocks of `block_bytes` (a power of two, at least a sector).
     ///
@@ -143,7 +143,7 @@ impl BlockPlan {
     /// If a discard does not consist of whole blocks (the dispatcher rounds discards inwards), or a
     /// coalesced write omits a block between its first and its last.
     pub fn of_change(
-        claim: &Claim,
+        claim: &BlockClaim,
         verb: IoVerb,
         block_bytes: u64,
         is_usable: bool,
@@ -183,7 +183,7 @@ pub struct BlockOwners<T> {
     changing: BTreeMap<u64, u64>,
     owned: HashSet<u64>,
     /// In order of arrival.
-    waiting: VecDeque<(Claim, T)>,
+    waiting: VecDeque<(BlockClaim, T)>,
 }
 
 impl<T> Default for BlockOwners<T> {
@@ -200,7 +200,7 @@ impl<T> BlockOwners<T> {
     /// # Panics
     /// If a transfer in flight changes one of the same sectors.
     #[must_use]
-    pub fn start(&mut self, claim: &Claim, name: T) -> bool {
+    pub fn start(&mut self, claim: &BlockClaim, name: T) -> bool {
         let is_wanted = |block: &u64| {
             self.owned.contains(block)
                 || self.waiting.iter().any(|(claim, _)| claim.owned.contains(block))
@@ -213,7 +213,7 @@ impl<T> BlockOwners<T> {
         true
     }
 
-    fn admit(&mut self, claim: &Claim) {
+    fn admit(&mut self, claim: &BlockClaim) {
         for range in &claim.changed {
             let before = self.changing.range(..range.end()).next_back();
             let is_free = before.is_none_or(|(_, &end)| end <= range.offset);
@@ -228,7 +228,7 @@ impl<T> BlockOwners<T> {
     ///
     /// # Panics
     /// If the change was not in flight.
-    pub fn end(&mut self, claim: &Claim, next: &mut Vec<T>) {
+    pub fn end(&mut self, claim: &BlockClaim, next: &mut Vec<T>) {
         for range in &claim.changed {
             let end = self.changing.remove(&range.offset);
             assert!(end == Some(range.end()), "{range} was not in flight");
@@ -279,8 +279,8 @@ mod tests {
         ByteRange::new(offset, len)
     }
 
-    fn claim(offset: u64, len: u64) -> Claim {
-        Claim::new([range(offset, len)], 4 * KIB)
+    fn claim(offset: u64, len: u64) -> BlockClaim {
+        BlockClaim::new([range(offset, len)], 4 * KIB)
     }
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(BlockPlan::of_change(&whole, write, 4 * KIB, true), None);
         assert_eq!(BlockPlan::of_change(&whole, IoVerb::Discard, 4 * KIB, true), None);
         assert_eq!(BlockPlan::of_read(range(8 * KIB, 4 * KIB), 4 * KIB, true), None);
-        let sector = Claim::new([range(512, 512)], 512);
+        let sector = BlockClaim::new([range(512, 512)], 512);
         assert_eq!(BlockPlan::of_change(&sector, write, 512, true), None);
     }
 
@@ -331,7 +331,7 @@ mod tests {
     fn a_coalesced_write_reads_a_block_once() {
         let pieces =
             [range(0, 512), range(2560, 512), range(4 * KIB, 4 * KIB), range(9 * KIB, 512)];
-        let claim = Claim::new(pieces, 4 * KIB);
+        let claim = BlockClaim::new(pieces, 4 * KIB);
         assert_eq!(claim.owned, [0, 2]);
         let write = IoVerb::Write { fua: false };
         let plan = BlockPlan::of_change(&claim, write, 4 * KIB, true).expect("partial blocks");
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn transfers_on_one_block_run_in_order_of_arrival() {
         let mut owners = BlockOwners::default();
-        let claims: Vec<Claim> = [0, 512, 1024, 4096 + 512].map(|at| claim(at, 512)).into();
+        let claims: Vec<BlockClaim> = [0, 512, 1024, 4096 + 512].map(|at| claim(at, 512)).into();
         assert!(owners.start(&claims[0], 0));
         assert!(!owners.start(&claims[1], 1));
         assert!(!owners.start(&claims[2], 2));
@@ -395,8 +395,8 @@ mod tests {
     #[should_panic(expected = "two transfers change sectors")]
     fn two_changes_of_one_sector_panic() {
         let mut owners = BlockOwners::default();
-        assert!(owners.start(&Claim::new([range(0, 1024)], 512), 0));
-        let _ = owners.start(&Claim::new([range(512, 512)], 512), 1);
+        assert!(owners.start(&BlockClaim::new([range(0, 1024)], 512), 0));
+        let _ = owners.start(&BlockClaim::new([range(512, 512)], 512), 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! in a [`CompletionBatch`]. Queue and completions belong to one thread; they use no atomics, and
 //! allocate nothing once the lists have grown.
 
-use crate::{Reply, ReplySegment, Trail};
+use crate::{Reply, ReplySegment, WaitBreakdown};
 use forebay_engine::LineHits;
 use forebay_types::{IoError, IoResult};
 use std::cell::RefCell;
@@ -75,7 +75,7 @@ impl<T, M> CompletionQueue<T, M> {
 
 /// An answered request.
 #[derive(Debug)]
-pub struct Answered<T, M> {
+pub struct AnsweredRequest<T, M> {
     /// The ticket of the request.
     pub ticket: T,
     /// Success, or the first error.
@@ -85,7 +85,7 @@ pub struct Answered<T, M> {
     /// Lines hit and missed, and why the pool did not serve the request alone.
     pub line_hits: LineHits,
     /// What it waited for, if that may be of interest.
-    pub trail: Option<Box<Trail>>,
+    pub trail: Option<Box<WaitBreakdown>>,
     /// Whether the completion was dropped unanswered.
     pub is_lost: bool,
 }
@@ -103,7 +103,7 @@ struct AnswerEntry<T> {
 
 /// What few answers own. Kept apart from the entries: an entry then has nothing to drop, so the
 /// compiler writes it directly to its place.
-type Owned<M> = (Option<M>, Option<Box<Trail>>);
+type Owned<M> = (Option<M>, Option<Box<WaitBreakdown>>);
 
 /// Answers, in the order given.
 #[derive(Debug)]
@@ -127,14 +127,14 @@ impl<T, M> CompletionBatch<T, M> {
     }
 
     /// Calls `each` with every answer and the segments of its data, and empties the batch.
-    pub fn drain(&mut self, mut each: impl FnMut(Answered<T, M>, &[ReplySegment])) {
+    pub fn drain(&mut self, mut each: impl FnMut(AnsweredRequest<T, M>, &[ReplySegment])) {
         let mut owned = self.owned.drain(..);
         for entry in self.entries.drain(..) {
             let AnswerEntry { ticket, result, line_hits, is_lost, owns_more, segments } = entry;
             let more = if owns_more { owned.next() } else { None };
             let (memory, trail) = more.unwrap_or_default();
             let segments = &self.segments[segments.start as usize..segments.end as usize];
-            each(Answered { ticket, result, memory, line_hits, trail, is_lost }, segments);
+            each(AnsweredRequest { ticket, result, memory, line_hits, trail, is_lost }, segments);
         }
         drop(owned);
         self.segments.clear();

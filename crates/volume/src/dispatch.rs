@@ -15,7 +15,7 @@ use crate::blocks::whole_blocks;
 use crate::erase::erase_kind;
 use crate::host::{Host, Payload, Reply, ReplySegment};
 use crate::job::{FlushStage, Jobs, PARTS_MAX, PartName, PartState, RequestJob};
-use crate::{JobId, Request, RequestKind, Trail, Wait, shard_of, staged_pieces};
+use crate::{JobId, Request, RequestKind, Wait, WaitBreakdown, shard_of, staged_pieces};
 use forebay_engine::{Answer, Attempt, IoId, LineHits, Outbox, Outcome, Place, Segment, Slot};
 use forebay_types::{ByteRange, Few, IoResult, LINE_BYTES, VolumeId};
 use parts::{PartData, PartRun, PartStep, staged_part};
@@ -167,7 +167,7 @@ impl<H: Host> Dispatcher<H> {
             let payload = std::mem::replace(payload, Payload::None);
             let (memory, staged) = self.keep_payload(host, &step, payload);
             let is_waiting = matches!(step, PartStep::Waiting(_));
-            let (mut trail, now_us) = (Trail::default(), host.now_us());
+            let (mut trail, now_us) = (WaitBreakdown::default(), host.now_us());
             step.record(&mut trail, &self.out, now_us);
             let part = PartState::new(request.range, shard);
             let parts = Few::from_buf([PartState { segments, is_waiting, trail, ..part }]);
@@ -470,7 +470,7 @@ impl<H: Host> Dispatcher<H> {
         let (memory, line_hits) = (job.memory, job.line_hits);
         let mut trail = job.trail;
         trail.end(host.now_us());
-        let wants_trail = host.wants_trail(job.request.volume, job.begun_us);
+        let wants_trail = host.should_trace(job.request.volume, job.begun_us);
         let trail = wants_trail.then(|| Box::new(trail));
         let segments = &self.reply;
         host.reply(job.token, Reply { result, segments, memory, line_hits, trail });

@@ -1,6 +1,6 @@
 //! The environment of a dispatcher, implemented by the runtime and by the lab.
 
-use crate::{JobId, Order, Streams, Trail};
+use crate::{EpochOrder, JobId, Streams, WaitBreakdown};
 use forebay_engine::{
     Answer, IoAction, LineHits, LineTable, Outbox, Part, PartId, Protection, Segment, Shard, Slot,
 };
@@ -60,8 +60,8 @@ pub struct Reply<'a, M> {
     pub memory: Option<M>,
     /// Lines hit and missed by a read or write, and why the pool did not serve the request alone.
     pub line_hits: LineHits,
-    /// What it waited for, if [`Host::wants_trail`].
-    pub trail: Option<Box<Trail>>,
+    /// What it waited for, if [`Host::should_trace`].
+    pub trail: Option<Box<WaitBreakdown>>,
 }
 
 /// Whether a write may be acknowledged from the pool.
@@ -121,7 +121,7 @@ pub trait Host {
 
     /// Whether the answer to a request that began at this time, and ends now, should say what the
     /// request waited for. Not called for requests that are answered at once.
-    fn wants_trail(&mut self, _volume: VolumeId, _begun_us: u64) -> bool {
+    fn should_trace(&mut self, _volume: VolumeId, _begun_us: u64) -> bool {
         false
     }
 
@@ -174,7 +174,7 @@ pub trait Host {
     fn withdraw(&mut self, volume: VolumeId);
 
     /// The epochs of an ordered volume; `None` for others.
-    fn order(&mut self, _volume: VolumeId) -> Option<Arc<Order>> {
+    fn order(&mut self, _volume: VolumeId) -> Option<Arc<EpochOrder>> {
         None
     }
 

@@ -1,6 +1,6 @@
 //! Requests in flight.
 
-use crate::{Request, RequestKind, Trail, host::Host};
+use crate::{Request, RequestKind, WaitBreakdown, host::Host};
 use forebay_engine::{Attempt, LineHits, PartId, Segment, Slot};
 use forebay_types::{ByteRange, Few, IoError};
 
@@ -60,13 +60,13 @@ pub(crate) struct PartState {
     /// The data of a read that is ready or started.
     pub segments: Vec<Segment>,
     /// What it waited for.
-    pub trail: Trail,
+    pub trail: WaitBreakdown,
 }
 
 impl PartState {
     pub(crate) fn new(range: ByteRange, shard: usize) -> Self {
         let (attempt, segments) = (Attempt::default(), Vec::new());
-        let trail = Trail::default();
+        let trail = WaitBreakdown::default();
         Self { range, shard, attempt, is_waiting: false, is_applied: false, segments, trail }
     }
 }
@@ -117,8 +117,8 @@ pub(crate) struct RequestJob<H: Host> {
     pub losses: (u64, u64),
     /// The host's time at its begin, in microseconds.
     pub begun_us: u64,
-    /// What it waited for: the trail of the part that ended last, and then of the flush.
-    pub trail: Trail,
+    /// What it waited for: the waits of the part that ended last, and then of the flush.
+    pub trail: WaitBreakdown,
 }
 
 impl<H: Host> RequestJob<H> {
@@ -139,7 +139,7 @@ impl<H: Host> RequestJob<H> {
             horizon: 0,
             losses: (0, 0),
             begun_us,
-            trail: Trail::default(),
+            trail: WaitBreakdown::default(),
         }
     }
 }

@@ -23,17 +23,17 @@ mod streams;
 mod trail;
 mod warm_up;
 
-pub use blocks::{BlockOwners, BlockPlan, BlockStep, Claim};
-pub use completion::{Answered, Completion, CompletionBatch, CompletionQueue};
+pub use blocks::{BlockClaim, BlockOwners, BlockPlan, BlockStep};
+pub use completion::{AnsweredRequest, Completion, CompletionBatch, CompletionQueue};
 pub use dispatch::Dispatcher;
 pub use host::{Admission, Barrier, Host, Payload, Reply, ReplySegment};
 pub use job::{JobId, worker_of};
 pub use merge::{Mergeable, READ_BYTES_MAX, WRITTEN_BYTES_MAX, merge};
-pub use order::Order;
+pub use order::EpochOrder;
 pub use request::{Request, RequestKind};
 pub use split::{pinned_lines_by_shard, shard_of, staged_pieces};
-pub use streams::{Plan, Streams};
-pub use trail::{Trail, Wait, Waited};
+pub use streams::{PrefetchPlan, Streams};
+pub use trail::{Wait, WaitBreakdown, Waited};
 pub use warm_up::{
     Conditions, DemandReads, Loader, LoaderEnd, LoaderStep, collect_granules, granules_of,
     keep_most_valuable, merge_granules, shrink_to_pool,

@@ -46,19 +46,19 @@ struct EpochWaiter {
 
 /// The epochs of one volume, shared by its workers. See the module's description.
 #[derive(Debug)]
-pub struct Order {
+pub struct EpochOrder {
     current: AtomicU64,
     drained: AtomicU64,
     state: Mutex<OrderState>,
 }
 
-impl Default for Order {
+impl Default for EpochOrder {
     fn default() -> Self {
         Self { current: AtomicU64::new(1), drained: AtomicU64::new(1), state: Mutex::default() }
     }
 }
 
-impl Order {
+impl EpochOrder {
     /// The open epoch.
     pub fn epoch(&self) -> u64 {
         self.current.load(Ordering::SeqCst)
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_part_is_answered_when_all_epochs_before_it_are_drained() {
-        let order = Order::default();
+        let order = EpochOrder::default();
         assert_eq!(order.epoch(), 1);
         assert!(order.wait(1, PartId(1), AfterEpochs::Retry, true), "no epoch precedes the first");
         assert_eq!(order.cut(), 2);

@@ -43,7 +43,7 @@ const CREDIT_MAX_BYTES: i64 = 32 << 20;
 
 /// A window to prefetch: one range, or several at equal distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct PrefetchPlan {
     /// The first range; all of its lines are to be fetched.
     pub first: ByteRange,
     /// From the start of one range to the start of the next, in bytes.
@@ -57,7 +57,7 @@ pub struct Plan {
     pub read_bytes: u64,
 }
 
-impl Plan {
+impl PrefetchPlan {
     /// The ranges, in the order in which the client will read them.
     pub fn ranges(self) -> impl Iterator<Item = ByteRange> {
         let ByteRange { offset, len } = self.first;
@@ -148,7 +148,7 @@ impl Streams {
     }
 
     /// Records a read that missed. Returns the window to prefetch, if any.
-    pub fn on_miss(&mut self, range: ByteRange) -> Option<Plan> {
+    pub fn on_miss(&mut self, range: ByteRange) -> Option<PrefetchPlan> {
         self.clock += 1;
         self.forget_stale();
         let mut numbered = self.streams.iter().enumerate();
@@ -181,7 +181,7 @@ impl Streams {
     }
 
     /// Records the first use of a marked line. Returns the next window to prefetch, if any.
-    pub fn on_mark(&mut self, line: u64) -> Option<Plan> {
+    pub fn on_mark(&mut self, line: u64) -> Option<PrefetchPlan> {
         self.clock += 1;
         let is_marked =
             |stream: &StreamEntry| stream.mark.is_some_and(|(marked, _)| marked == line);
@@ -202,7 +202,7 @@ impl Streams {
     }
 
     /// Continues a stream with a miss.
-    fn proceed(&mut self, at: usize, position: u64, range: ByteRange) -> Option<Plan> {
+    fn proceed(&mut self, at: usize, position: u64, range: ByteRange) -> Option<PrefetchPlan> {
         let stream = &mut self.streams[at];
         stream.last_used = self.clock;
         let may_continue = self.credit > 0 || stream.expects(position);
@@ -238,7 +238,7 @@ impl Streams {
         }
     }
 
-    fn plan(&mut self, at: usize) -> Option<Plan> {
+    fn plan(&mut self, at: usize) -> Option<PrefetchPlan> {
         let stream = &mut self.streams[at];
         if stream.ahead > 0 && (stream.is_starved || stream.window < WINDOW_RAMP_BYTES) {
             stream.window *= 2;

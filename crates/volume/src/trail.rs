@@ -1,8 +1,8 @@
 //! Where the time of a request goes: what it waits for, and for how long.
 //!
-//! Only a request that has to wait has a [`Trail`]; one that is answered at once takes no time. The
-//! times are those of the host's turns, so a trail needs no clock of its own. A trail has a fixed
-//! size, so it allocates nothing: waits of the same kind are added up.
+//! Only a request that has to wait has a [`WaitBreakdown`]; one that is answered at once takes no
+//! time. The times are those of the host's turns, so it needs no clock of its own. A breakdown has
+//! a fixed size, so it allocates nothing: waits of the same kind are added up.
 
 use forebay_engine::WaitsFor;
 
@@ -86,10 +86,10 @@ impl Waited {
     const NONE: Self = Self { wait: Wait::Disk, times: 0, us: 0, longest_us: 0 };
 }
 
-/// What a request has waited for so far. A request with several parts has the trail of the part
+/// What a request has waited for so far. A request with several parts has the breakdown of the part
 /// that ended last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trail {
+pub struct WaitBreakdown {
     /// In the order in which the kinds first occurred.
     waits: [Waited; KINDS],
     len: u8,
@@ -102,15 +102,15 @@ pub struct Trail {
 }
 
 // A request that waits has one for itself and one for each of its parts.
-const _: () = assert!(size_of::<Trail>() <= 176);
+const _: () = assert!(size_of::<WaitBreakdown>() <= 176);
 
-impl Default for Trail {
+impl Default for WaitBreakdown {
     fn default() -> Self {
         Self { waits: [Waited::NONE; KINDS], len: 0, ios: 0, errors: 0, current: None }
     }
 }
 
-impl Trail {
+impl WaitBreakdown {
     /// What it waited for, in the order in which the kinds first occurred.
     pub fn waits(&self) -> &[Waited] {
         &self.waits[..usize::from(self.len)]
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn waits_add_up_by_kind_in_their_first_order() {
-        let mut trail = Trail::default();
+        let mut trail = WaitBreakdown::default();
         trail.end(5);
         assert_eq!(trail.waits(), []);
         for (wait, at_us) in [(Wait::Write, 10), (Wait::Disk, 40), (Wait::Write, 45)] {
@@ -204,7 +204,7 @@ mod tests {
             Order,
             DiskFlush,
         ];
-        let mut trail = Trail::default();
+        let mut trail = WaitBreakdown::default();
         for round in 0..2 {
             for (at, kind) in (0..).zip(kinds) {
                 assert_eq!(kind as usize, at);

@@ -7,7 +7,7 @@ use super::ability::unescaped;
 use super::alias::{
     DeviceNumbers, StorageNode, SysfsAccess, System, directories_in, name, numbers,
 };
-use crate::Medium;
+use crate::StoreMedium;
 use rustix::fs::{FileType, Stat, major, minor};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -28,12 +28,12 @@ pub(super) enum MountSource {
 }
 
 /// The medium of an open file or block device.
-pub(super) fn of(file: &OwnedFd, stat: &Stat, is_block: bool) -> Medium {
+pub(super) fn of(file: &OwnedFd, stat: &Stat, is_block: bool) -> StoreMedium {
     let type_of =
         |file| rustix::fs::fstatfs(file).ok().and_then(|fs| memory_type(fs.f_type as u32));
     // The kernel's own mounts, such as that of memory files, are not listed.
     if !is_block && let Some(kind) = type_of(file) {
-        return Medium { memory: Some(kind.to_owned()), ..Medium::default() };
+        return StoreMedium { memory: Some(kind.to_owned()), ..StoreMedium::default() };
     }
     below(&System, device_of(stat))
 }
@@ -64,10 +64,10 @@ fn device_of(stat: &Stat) -> DeviceNumbers {
     (major(device), minor(device))
 }
 
-fn below(kernel: &dyn SysfsAccess, device: DeviceNumbers) -> Medium {
+fn below(kernel: &dyn SysfsAccess, device: DeviceNumbers) -> StoreMedium {
     let mut walk = MediumWalk { kernel, disks: BTreeSet::new() };
     let memory = walk.follow(device, DEPTH_MAX);
-    Medium { memory, disks: walk.disks, ..Medium::default() }
+    StoreMedium { memory, disks: walk.disks, ..StoreMedium::default() }
 }
 
 struct MediumWalk<'a> {

@@ -26,7 +26,7 @@ pub use size_limit::{file_bytes_max, report_oversize_writes};
 
 use crate::thread_pool::ThreadPool;
 use crate::trial::TrialBackend;
-use crate::{Backend, Description, Displaced, Extent, Io, Medium, OpenOptions};
+use crate::{Backend, Description, Displaced, Extent, Io, OpenOptions, StoreMedium};
 use forebay_threads::Thread;
 use forebay_types::ByteRange;
 pub(crate) use open::identity_at;
@@ -45,7 +45,7 @@ pub struct FileBackend {
     pool: ThreadPool,
     presence: FilePresence,
     description: Description,
-    medium: Medium,
+    medium: StoreMedium,
     /// Locks on the files below the store, held as long as it is open.
     _locks: Vec<OwnedFd>,
 }
@@ -114,7 +114,7 @@ impl Backend for FileBackend {
         self.store.extents(range)
     }
 
-    fn medium(&self) -> Medium {
+    fn medium(&self) -> StoreMedium {
         self.medium.clone()
     }
 

@@ -10,7 +10,7 @@ use super::alias::{self, Alias, FileId, StorageNode, System};
 use super::byte_locks::{self, LockRefused, Use};
 use super::{ability, image, medium};
 use crate::geometry::Sysfs;
-use crate::{Description, Medium, OpenOptions};
+use crate::{Description, OpenOptions, StoreMedium};
 use forebay_types::{Action, Fault, IoError, Remedy, SECTOR_BYTES, Size};
 use rustix::fs::{
     Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, SeekFrom,
@@ -196,7 +196,7 @@ pub(super) struct OpenedFile {
     /// Locks on the files below it, held as long as it is open.
     pub(super) locks: Vec<OwnedFd>,
     pub(super) is_block: bool,
-    pub(super) medium: Medium,
+    pub(super) medium: StoreMedium,
     pub(super) description: Description,
 }
 
@@ -240,7 +240,7 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<OpenedFile, Fil
 pub(super) struct FileProperties {
     pub(super) size_bytes: u64,
     pub(super) identity: String,
-    pub(super) medium: Medium,
+    pub(super) medium: StoreMedium,
 }
 
 /// Asks a file or block device, without locking it or opening it for writing.
@@ -287,7 +287,7 @@ fn examine(
     let hidden_bytes = ability::bytes_beyond_blocks(path, file, is_block, size_bytes);
     let size_bytes = size_bytes - hidden_bytes;
     let identity = identity(stat, is_block);
-    let medium = Medium { hidden_bytes, ..medium::of(file, stat, is_block) };
+    let medium = StoreMedium { hidden_bytes, ..medium::of(file, stat, is_block) };
     Ok(FileProperties { size_bytes, identity, medium })
 }
 

@@ -201,7 +201,7 @@ fn extents_match_written_ranges() {
 #[test]
 fn the_last_answer_may_close_the_backend() {
     // The pool thread that delivers the answer then drops its own pool.
-    struct Closer(std::sync::Mutex<Option<Arc<FileBackend>>>, Arc<crate::Wait>);
+    struct Closer(std::sync::Mutex<Option<Arc<FileBackend>>>, Arc<crate::IoWait>);
     impl crate::CompletionSink for Closer {
         fn complete(&self, tag: u64, result: forebay_types::IoResult) {
             drop(self.0.lock().unwrap().take());
@@ -210,9 +210,9 @@ fn the_last_answer_may_close_the_backend() {
     }
     let directory = tempdir().unwrap();
     let backend = Arc::new(open(&make(&directory, "disk", 1 << 20)).unwrap());
-    let wait = crate::Wait::new(1);
+    let wait = crate::IoWait::new(1);
     let closer = Arc::new(Closer(std::sync::Mutex::new(None), wait.clone()));
-    let done = crate::Completion::new(closer.clone(), 0);
+    let done = crate::IoToken::new(closer.clone(), 0);
     let held = crate::layers::Gate::new(backend.clone());
     held.close(crate::layers::Kinds::ALL);
     let io = Io { kind: crate::IoKind::Flush, offset: 0, len: 0, buffers: Few::new(), done };
@@ -497,7 +497,7 @@ fn submit_here_runs_the_io_on_the_calling_thread() {
         offset: 0,
         len: 0,
         buffers: Few::new(),
-        done: crate::Completion::new(answered.clone(), 0),
+        done: crate::IoToken::new(answered.clone(), 0),
     };
     backend.submit_here(flush());
     assert_eq!(*answered.0.lock().unwrap(), [std::thread::current().id()]);

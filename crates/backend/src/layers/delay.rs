@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 /// How long an I/O waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wait {
+pub enum DelayTime {
     /// No delay.
     #[default]
     None,
@@ -26,20 +26,20 @@ pub enum Wait {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
     /// Reads.
-    pub read: Wait,
+    pub read: DelayTime,
     /// Writes.
-    pub write: Wait,
+    pub write: DelayTime,
     /// Flushes.
-    pub flush: Wait,
+    pub flush: DelayTime,
     /// Discards.
-    pub discard: Wait,
+    pub discard: DelayTime,
     /// Requests to zero a range.
-    pub zero: Wait,
+    pub zero: DelayTime,
 }
 
 impl Delays {
     /// The same delay for all kinds.
-    pub const fn all(wait: Wait) -> Self {
+    pub const fn all(wait: DelayTime) -> Self {
         Self { read: wait, write: wait, flush: wait, discard: wait, zero: wait }
     }
 
@@ -49,8 +49,8 @@ impl Delays {
         let keys = ["read", "write", "flush", "discard", "zero", "all"];
         let fields = Fields::parse("delay", text, ',', &keys)?;
         let wait = |text: &str| match text {
-            "forever" => Some(Wait::Forever),
-            text => duration_ns(text).map(Wait::Ns),
+            "forever" => Some(DelayTime::Forever),
+            text => duration_ns(text).map(DelayTime::Ns),
         };
         let all = fields.get("all", EXAMPLE, wait)?.unwrap_or_default();
         let get = |key| Ok(fields.get(key, EXAMPLE, wait)?.unwrap_or(all));
@@ -63,7 +63,7 @@ impl Delays {
         })
     }
 
-    fn of(&self, kind: IoKind) -> Wait {
+    fn of(&self, kind: IoKind) -> DelayTime {
         match kind {
             IoKind::Read => self.read,
             IoKind::Write { .. } => self.write,
@@ -104,13 +104,13 @@ impl Backend for Delay {
 
     fn submit(&self, io: Io) {
         match self.delays.of(io.kind) {
-            Wait::None | Wait::Ns(0) => self.inner.submit(io),
-            Wait::Ns(wait_ns) => {
+            DelayTime::None | DelayTime::Ns(0) => self.inner.submit(io),
+            DelayTime::Ns(wait_ns) => {
                 let inner = self.inner.clone();
                 let timer = self.timer.handle();
                 timer.schedule(timer.now_ns() + wait_ns, Box::new(move || inner.submit(io)));
             }
-            Wait::Forever => lock(&self.hung).push(io),
+            DelayTime::Forever => lock(&self.hung).push(io),
         }
     }
 

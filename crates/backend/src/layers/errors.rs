@@ -88,7 +88,7 @@ impl ErrorRule {
 }
 
 /// A backend with injected errors.
-pub struct Errors {
+pub struct ErrorLayer {
     rule: ErrorRule,
     is_enabled: AtomicBool,
     choice: Mutex<ErrorChoice>,
@@ -103,7 +103,7 @@ struct ErrorChoice {
     failed_count: u64,
 }
 
-impl Errors {
+impl ErrorLayer {
     /// Fails some I/O of `inner`.
     pub fn new(inner: Arc<dyn Backend>, rule: ErrorRule) -> Self {
         let choice =
@@ -140,7 +140,7 @@ impl Errors {
     }
 }
 
-impl Backend for Errors {
+impl Backend for ErrorLayer {
     fn description(&self) -> &Description {
         &self.description
     }

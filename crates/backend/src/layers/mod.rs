@@ -20,11 +20,11 @@ mod volatile;
 mod tests;
 
 pub use blocks::{Blocks, BlocksError};
-pub use delay::{Delay, Delays, Wait};
-pub use errors::{ErrorRule, Errors};
+pub use delay::{Delay, DelayTime, Delays};
+pub use errors::{ErrorLayer, ErrorRule};
 pub use gate::{Gate, HeldIo};
 pub use kinds::Kinds;
-pub use rate::{Rate, Rates};
+pub use rate::{Rate, RateLimits};
 pub use trace::{TraceFileError, TraceLayer};
 pub use volatile::{Volatile, VolatileError, Volatility};
 
@@ -54,12 +54,12 @@ pub(crate) fn open(
             Arc::new(layer)
         }
         "error" => {
-            let mut layer = Errors::new(inner, ErrorRule::parse(text)?);
+            let mut layer = ErrorLayer::new(inner, ErrorRule::parse(text)?);
             layer.description.name = named;
             Arc::new(layer)
         }
         "rate" => {
-            let mut layer = Rate::new(inner, Rates::parse(text)?);
+            let mut layer = Rate::new(inner, RateLimits::parse(text)?);
             layer.description.name = named;
             Arc::new(layer)
         }

@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex};
 
 /// Rate limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rates {
+pub struct RateLimits {
     /// Bytes read and written per second, above zero; `None` for no limit.
     pub bytes_per_second: Option<u64>,
     /// I/Os per second, above zero; `None` for no limit.
     pub ios_per_second: Option<u64>,
 }
 
-impl Rates {
+impl RateLimits {
     /// Parses `bandwidth=10MiB/s,iops=100`.
     pub(super) fn parse(text: &str) -> Result<Self, SpecError> {
         let fields = Fields::parse("rate", text, ',', &["bandwidth", "iops"])?;
@@ -51,7 +51,7 @@ impl Rates {
 
 /// A backend with rate limits.
 pub struct Rate {
-    rates: Rates,
+    rates: RateLimits,
     timer: Timer,
     /// End of the time reserved for earlier I/O.
     free_at_ns: Mutex<u64>,
@@ -61,7 +61,7 @@ pub struct Rate {
 
 impl Rate {
     /// Limits the I/O of `inner`.
-    pub fn new(inner: Arc<dyn Backend>, rates: Rates) -> Self {
+    pub fn new(inner: Arc<dyn Backend>, rates: RateLimits) -> Self {
         let description = describe("rate", &*inner);
         Self { rates, timer: Timer::new(), free_at_ns: Mutex::new(0), inner, description }
     }

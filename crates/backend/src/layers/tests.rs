@@ -1,7 +1,7 @@
 //! Layers over memory.
 
 use super::*;
-use crate::{Blocking, Buffer, Completion, Io, IoKind, MemoryBackend, OpenOptions, conformance};
+use crate::{Blocking, Buffer, Io, IoKind, IoToken, MemoryBackend, OpenOptions, conformance};
 use forebay_types::{ByteRange, Fault, Few, IoError, IoResult};
 use std::time::{Duration, Instant};
 use tempfile::tempdir;
@@ -18,8 +18,8 @@ fn error(spec: &str) -> String {
     crate::open(spec, &OpenOptions::default()).err().unwrap().explained()
 }
 
-fn flush(wait: &Arc<crate::Wait>, tag: u64) -> Io {
-    let done = Completion::new(wait.clone(), tag);
+fn flush(wait: &Arc<crate::IoWait>, tag: u64) -> Io {
+    let done = IoToken::new(wait.clone(), tag);
     Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Few::new(), done }
 }
 
@@ -73,13 +73,13 @@ fn delays_are_kept() {
 
 #[test]
 fn forever_hangs_until_the_layer_is_closed() {
-    let delays = Delays { read: Wait::Forever, ..Delays::default() };
+    let delays = Delays { read: DelayTime::Forever, ..Delays::default() };
     let delay = Delay::new(memory(), delays);
-    let wait = crate::Wait::new(1);
+    let wait = crate::IoWait::new(1);
     let mut bytes = [0; 512];
     // SAFETY: `bytes` outlives the answer, which comes with the end of the layer.
     let buffers = vec![unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
-    let done = Completion::new(wait.clone(), 0);
+    let done = IoToken::new(wait.clone(), 0);
     delay.submit(Io { kind: IoKind::Read, offset: 0, len: 512, buffers: buffers.into(), done });
     Blocking::new(&delay).flush().unwrap();
     assert_eq!((delay.hung_count(), wait.answer(0)), (1, None));
@@ -90,12 +90,12 @@ fn forever_hangs_until_the_layer_is_closed() {
 #[test]
 fn a_delayed_write_is_not_stored_when_the_layer_is_closed() {
     let below = memory();
-    let delay = Delay::new(below.clone(), Delays::all(Wait::Ns(3_600_000_000_000)));
-    let wait = crate::Wait::new(1);
+    let delay = Delay::new(below.clone(), Delays::all(DelayTime::Ns(3_600_000_000_000)));
+    let wait = crate::IoWait::new(1);
     let mut bytes = [7; 512];
     // SAFETY: as in the test above.
     let buffers = vec![unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
-    let done = Completion::new(wait.clone(), 0);
+    let done = IoToken::new(wait.clone(), 0);
     delay.submit(Io {
         kind: IoKind::Write { fua: true },
         offset: 0,
@@ -137,7 +137,7 @@ fn errors_hit_matching_io_only() {
     assert_eq!(blocking.flush(), Ok(()));
     // A failed write does not reach the backend below.
     let below = memory();
-    let errors = Errors::new(below.clone(), ErrorRule { after: 2, ..ErrorRule::default() });
+    let errors = ErrorLayer::new(below.clone(), ErrorRule { after: 2, ..ErrorRule::default() });
     let blocking = Blocking::new(&errors);
     assert_eq!(blocking.flush(), Ok(()));
     assert_eq!(blocking.write(0, &[1; 512], false), Ok(()));
@@ -152,7 +152,7 @@ fn errors_hit_matching_io_only() {
 fn error_rates_are_kept_and_repeat() {
     let outcomes = |seed| -> Vec<bool> {
         let rule = ErrorRule { rate: 0.1, seed, ..ErrorRule::default() };
-        let errors = Errors::new(memory(), rule);
+        let errors = ErrorLayer::new(memory(), rule);
         (0..2000).map(|_| Blocking::new(&errors).flush().is_err()).collect()
     };
     let first = outcomes(1);
@@ -178,7 +178,7 @@ fn no_new_io_overtakes_the_held_io_of_a_gate_that_opens() {
     let gate = Gate::new(memory());
     let answered = Arc::new(Answered::default());
     let flush = |done| Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Few::new(), done };
-    let done = |tag| Completion::new(answered.clone(), tag);
+    let done = |tag| IoToken::new(answered.clone(), tag);
     gate.close(Kinds::FLUSH);
     // The answer to the first one submits the last one.
     let (opening, last) = (Arc::clone(&gate), flush(done(2)));
@@ -194,7 +194,7 @@ fn no_new_io_overtakes_the_held_io_of_a_gate_that_opens() {
 #[test]
 fn a_gate_holds_releases_and_fails() {
     let gate = Gate::new(memory());
-    let wait = crate::Wait::new(4);
+    let wait = crate::IoWait::new(4);
     gate.close(Kinds::FLUSH);
     (0..4).for_each(|tag| gate.submit(flush(&wait, tag)));
     assert!(gate.wait_held(4, Duration::from_secs(300)));

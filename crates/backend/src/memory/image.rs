@@ -15,7 +15,7 @@
 //! An empty file is the image of a store that was never saved: it reads as zeroes. A missing file
 //! is an error, because its file system may not be mounted.
 
-use super::{CHUNK_BYTES, MemoryError};
+use super::{CHUNK_BYTES, MemoryStoreError};
 use crate::{AlignedBuffer, Blocking, MemoryBackend};
 use forebay_types::ByteRange;
 use rustix::fs::{FlockOperation, flock};
@@ -110,11 +110,11 @@ impl StoreImage {
         path: &Path,
         size_bytes: u64,
         in_use_wait: Duration,
-    ) -> Result<Self, MemoryError> {
+    ) -> Result<Self, MemoryStoreError> {
         let begin = Instant::now();
         loop {
             let opened = Self::open_now(path, size_bytes);
-            let in_use = matches!(&opened, Err(MemoryError::ImageInUse { .. }));
+            let in_use = matches!(&opened, Err(MemoryStoreError::ImageInUse { .. }));
             if !in_use || begin.elapsed() >= in_use_wait {
                 return opened;
             }
@@ -127,31 +127,31 @@ impl StoreImage {
     /// # Errors
     /// As for [`StoreImage::open`] and [`StoreImage::load`], except that it may be in use or
     /// damaged.
-    pub(super) fn ask(path: &Path, size_bytes: u64) -> Result<(), MemoryError> {
+    pub(super) fn ask(path: &Path, size_bytes: u64) -> Result<(), MemoryStoreError> {
         let image = Self::find(path, size_bytes)?;
-        let fail = |source| MemoryError::ReadImage { path: path.to_owned(), source };
+        let fail = |source| MemoryStoreError::ReadImage { path: path.to_owned(), source };
         let len = image.file.metadata().map_err(fail)?.len();
         if len == 0 { Ok(()) } else { image.check(len).map(drop) }
     }
 
-    fn open_now(path: &Path, size_bytes: u64) -> Result<Self, MemoryError> {
+    fn open_now(path: &Path, size_bytes: u64) -> Result<Self, MemoryStoreError> {
         let image = Self::find(path, size_bytes)?;
         lock(&image.file).map_err(|source| match source.kind() {
-            ErrorKind::WouldBlock => MemoryError::ImageInUse { path: path.to_owned() },
-            _ => MemoryError::OpenImage { path: path.to_owned(), source },
+            ErrorKind::WouldBlock => MemoryStoreError::ImageInUse { path: path.to_owned() },
+            _ => MemoryStoreError::OpenImage { path: path.to_owned(), source },
         })?;
         Ok(image)
     }
 
     /// Opens the file, without a lock.
-    fn find(path: &Path, size_bytes: u64) -> Result<Self, MemoryError> {
-        let fail = |source| MemoryError::OpenImage { path: path.to_owned(), source };
+    fn find(path: &Path, size_bytes: u64) -> Result<Self, MemoryStoreError> {
+        let fail = |source| MemoryStoreError::OpenImage { path: path.to_owned(), source };
         let real = std::fs::canonicalize(path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => MemoryError::NoImage { path: path.to_owned() },
+            ErrorKind::NotFound => MemoryStoreError::NoImage { path: path.to_owned() },
             _ => fail(error),
         })?;
         if real.as_os_str().as_bytes().ends_with(NEW.as_bytes()) {
-            return Err(MemoryError::ImageName { path: real });
+            return Err(MemoryStoreError::ImageName { path: real });
         }
         let mut options = File::options();
         // A named pipe must not block.
@@ -174,9 +174,9 @@ impl StoreImage {
     pub(super) fn load(
         &self,
         memory: &MemoryBackend,
-    ) -> Result<Option<std::time::SystemTime>, MemoryError> {
-        let fail = |source| MemoryError::ReadImage { path: self.path.clone(), source };
-        let damaged = |offset| MemoryError::DamagedImage { path: self.path.clone(), offset };
+    ) -> Result<Option<std::time::SystemTime>, MemoryStoreError> {
+        let fail = |source| MemoryStoreError::ReadImage { path: self.path.clone(), source };
+        let damaged = |offset| MemoryStoreError::DamagedImage { path: self.path.clone(), offset };
         let metadata = self.file.metadata().map_err(fail)?;
         if metadata.len() == 0 {
             return Ok(None);
@@ -200,16 +200,16 @@ impl StoreImage {
     }
 
     /// Checks the trailer of a file of this length. Returns the table.
-    fn check(&self, len: u64) -> Result<Vec<u8>, MemoryError> {
-        let fail = |source| MemoryError::ReadImage { path: self.path.clone(), source };
-        let foreign = || MemoryError::ForeignImage { path: self.path.clone() };
+    fn check(&self, len: u64) -> Result<Vec<u8>, MemoryStoreError> {
+        let fail = |source| MemoryStoreError::ReadImage { path: self.path.clone(), source };
+        let foreign = || MemoryStoreError::ForeignImage { path: self.path.clone() };
         let mut found = [0; BLOCK_BYTES as usize];
         let at = len.checked_sub(BLOCK_BYTES).ok_or_else(foreign)?;
         self.file.read_exact_at(&mut found, at).map_err(fail)?;
         if found[..8] != MAGIC {
             return Err(foreign());
         }
-        let damaged = |offset| MemoryError::DamagedImage { path: self.path.clone(), offset };
+        let damaged = |offset| MemoryStoreError::DamagedImage { path: self.path.clone(), offset };
         let sum = checksum(&found[..TRAILER_BYTES]).to_le_bytes();
         if sum != found[TRAILER_BYTES..TRAILER_BYTES + 4] {
             return Err(damaged(at));
@@ -217,16 +217,19 @@ impl StoreImage {
         let number =
             |from: usize| u32::from_le_bytes(found[from..from + 4].try_into().expect("four bytes"));
         if number(8) != VERSION {
-            return Err(MemoryError::ImageVersion { path: self.path.clone(), version: number(8) });
+            return Err(MemoryStoreError::ImageVersion {
+                path: self.path.clone(),
+                version: number(8),
+            });
         }
         if u64::from(number(12)) != CHUNK_BYTES {
             let (path, chunk_bytes) = (self.path.clone(), number(12));
-            return Err(MemoryError::ImageChunk { path, chunk_bytes });
+            return Err(MemoryStoreError::ImageChunk { path, chunk_bytes });
         }
         let image_bytes = u64::from(number(16)) | u64::from(number(20)) << 32;
         if image_bytes != self.size_bytes {
             let (path, size_bytes) = (self.path.clone(), self.size_bytes);
-            return Err(MemoryError::ImageSize { path, image_bytes, size_bytes });
+            return Err(MemoryStoreError::ImageSize { path, image_bytes, size_bytes });
         }
         let layout = ImageLayout::of(self.size_bytes);
         if len != layout.end() {

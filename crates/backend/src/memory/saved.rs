@@ -7,11 +7,11 @@
 
 use super::image::StoreImage;
 use super::snapshot::{Prepared, Snapshot};
-use super::{MemoryBackend, MemoryError};
+use super::{MemoryBackend, MemoryStoreError};
 use crate::count::IoCount;
 use crate::sync::{lock, read, write};
 use crate::timer::{Timer, TimerHandle};
-use crate::{Backend, Description, Extent, Io, IoKind, OpenOptions, Saved};
+use crate::{Backend, Description, Extent, Io, IoKind, OpenOptions, SaveState};
 use forebay_types::{ByteRange, Size};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -160,7 +160,7 @@ impl SavedMemory {
         path: &Path,
         every: Option<Duration>,
         options: &OpenOptions,
-    ) -> Result<Self, MemoryError> {
+    ) -> Result<Self, MemoryStoreError> {
         Self::open_with(size_bytes, path, every, options, STALL)
     }
 
@@ -171,7 +171,7 @@ impl SavedMemory {
         every: Option<Duration>,
         options: &OpenOptions,
         stall: Duration,
-    ) -> Result<Self, MemoryError> {
+    ) -> Result<Self, MemoryStoreError> {
         let mut memory = MemoryBackend::new(size_bytes)?;
         let image = StoreImage::open(path, size_bytes, options.in_use_wait)?;
         memory.allocate()?;
@@ -257,9 +257,9 @@ impl Backend for SavedMemory {
         self.save_now(&mut image, number)
     }
 
-    fn saved(&self) -> Option<Saved> {
+    fn saved(&self) -> Option<SaveState> {
         let last = lock(&self.last);
-        Some(Saved {
+        Some(SaveState {
             path: self.path.clone(),
             last: last.at,
             is_changed: last.is_saving || self.store.is_changed.load(Ordering::Relaxed),
@@ -274,7 +274,7 @@ impl Backend for SavedMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Blocking, Buffer, Completion, CompletionSink, open};
+    use crate::{Blocking, Buffer, CompletionSink, IoToken, open};
     use forebay_types::{Fault, Few, IoResult};
     use rustix::fs::{FlockOperation, flock};
     use std::fs::{self, File};
@@ -496,7 +496,7 @@ mod tests {
     fn write_of(chunk: u64, results: &Arc<Results>) -> Io {
         // SAFETY: it is never freed, and a write only reads its buffers.
         let buffer = unsafe { Buffer::new(SECTOR.as_ptr().cast_mut(), SECTOR.len()) };
-        let done = Completion::new(Arc::clone(results) as _, chunk);
+        let done = IoToken::new(Arc::clone(results) as _, chunk);
         let kind = IoKind::Write { fua: false };
         Io { kind, offset: chunk * CHUNK, len: 512, buffers: Few::from_buf([buffer]), done }
     }
@@ -539,7 +539,7 @@ mod tests {
         assert!(!memory.saved().unwrap().is_changed);
         // A write of all chunks waits for the end of the save.
         begin(&memory);
-        let done = Completion::new(Arc::clone(&results) as _, 999);
+        let done = IoToken::new(Arc::clone(&results) as _, 999);
         let kind = IoKind::Zero { unmap: true };
         memory.submit(Io { kind, offset: 0, len: LARGE, buffers: Few::new(), done });
         assert!(!results.tags().0.contains(&999));

@@ -9,7 +9,7 @@ use super::{ArraySpec, DiskModel};
 use crate::count::{IoCount, IoCounter};
 use crate::sync::lock;
 use crate::timer::{Timer, TimerHandle};
-use crate::{Backend, Completion, Description, Io};
+use crate::{Backend, Description, Io, IoToken};
 use forebay_types::IoResult;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -44,7 +44,7 @@ enum ModelIo {
     /// Waits for the store.
     Store,
     /// Waits for the model; the store has answered.
-    Model(Completion, IoResult),
+    Model(IoToken, IoResult),
 }
 
 impl ModelBackend {
@@ -142,7 +142,7 @@ impl ModelDriver {
     }
 
     /// Handles an I/O that the store has completed.
-    fn on_store_done(&self, id: u64, done: Completion, result: IoResult) {
+    fn on_store_done(&self, id: u64, done: IoToken, result: IoResult) {
         let mut state = lock(&self.state);
         if let Some(ModelIo::Store) = state.in_flight.remove(&id) {
             drop(state);

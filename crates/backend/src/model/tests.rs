@@ -381,11 +381,11 @@ fn a_closed_disk_answers_io_in_flight() {
     let slow = SsdSpec { read_latency_ns: 3600 * SECOND_NS, ..SsdSpec::default() };
     let memory = Arc::new(MemoryBackend::new(1 << 20).unwrap());
     let disk = ModelBackend::new("slow", memory, Box::new(Ssd::new(slow)), 1 << 20);
-    let wait = crate::Wait::new(1);
+    let wait = crate::IoWait::new(1);
     let mut bytes = [0; 512];
     // SAFETY: `bytes` outlives the answer, which comes two lines below.
     let buffers = vec![unsafe { crate::Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
-    let done = crate::Completion::new(wait.clone(), 0);
+    let done = crate::IoToken::new(wait.clone(), 0);
     disk.submit(crate::Io { kind: READ, offset: 0, len: 512, buffers: buffers.into(), done });
     assert_eq!(wait.answer(0), None);
     drop(disk);
@@ -462,9 +462,9 @@ fn a_disk_is_closed_while_it_answers() {
     // Dropping the backend must not race with timer events.
     for round in 0..200 {
         let backend = open("model:ssd?size=1MiB&read-latency=5us&flush-latency=5us");
-        let wait = crate::Wait::new(32);
+        let wait = crate::IoWait::new(32);
         for tag in 0..32 {
-            let done = crate::Completion::new(wait.clone(), tag);
+            let done = crate::IoToken::new(wait.clone(), tag);
             let (kind, buffers) = (IoKind::Discard, Vec::new());
             backend.submit(crate::Io {
                 kind,

@@ -2,7 +2,7 @@
 
 use super::socket::{NbdSocket, as_timeout};
 use super::{NbdError, NbdUrl};
-use forebay_nbd::client::{Config, Handshake, Opened, Step};
+use forebay_nbd::client::{ClientHandshake, ClientStep, ExportConfig, OpenExport};
 use forebay_nbd::proto::export_flag;
 use forebay_types::SECTOR_BYTES;
 use std::io::{self, IoSlice};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// A connection in the transmission phase.
 pub(super) struct ConnectedExport {
     pub(super) socket: NbdSocket,
-    pub(super) opened: Opened,
+    pub(super) opened: OpenExport,
     /// Bytes received after the handshake.
     pub(super) input: Vec<u8>,
 }
@@ -30,7 +30,7 @@ impl ExportTarget {
         let fail = |source| NbdError::Connect { url: self.name.clone(), source };
         let deadline = Instant::now() + time;
         let socket = NbdSocket::connect(&self.url.address, deadline).map_err(fail)?;
-        let mut handshake = Handshake::new(Config {
+        let mut handshake = ClientHandshake::new(ExportConfig {
             export: self.url.export.clone(),
             tls: false,
             extended: true,
@@ -47,14 +47,16 @@ impl ExportTarget {
                 output.clear();
             }
             match step {
-                Step::NeedMore => receive_more(&socket, deadline, &mut input).map_err(fail)?,
-                Step::Enter(opened) => {
+                ClientStep::NeedMore => {
+                    receive_more(&socket, deadline, &mut input).map_err(fail)?
+                }
+                ClientStep::Enter(opened) => {
                     self.check(&opened)?;
                     socket.set_deadline(None).map_err(fail)?;
                     return Ok(ConnectedExport { socket, opened, input });
                 }
-                Step::StartTls => return Err(NbdError::Tls { url: self.name.clone() }),
-                Step::Fail(source) => {
+                ClientStep::StartTls => return Err(NbdError::Tls { url: self.name.clone() }),
+                ClientStep::Fail(source) => {
                     return Err(NbdError::Handshake { url: self.name.clone(), source });
                 }
             }
@@ -62,7 +64,7 @@ impl ExportTarget {
     }
 
     /// Checks that the export can be a backend.
-    fn check(&self, opened: &Opened) -> Result<(), NbdError> {
+    fn check(&self, opened: &OpenExport) -> Result<(), NbdError> {
         let url = self.name.clone();
         if opened.is_read_only() && !self.read_only {
             return Err(NbdError::ReadOnly { url });
@@ -76,7 +78,7 @@ impl ExportTarget {
     }
 
     /// Checks that a reconnected export can replace the one opened first.
-    pub(super) fn check_same(&self, first: &Opened, now: &Opened) -> Result<(), NbdError> {
+    pub(super) fn check_same(&self, first: &OpenExport, now: &OpenExport) -> Result<(), NbdError> {
         let abilities = export_flag::SEND_FLUSH
             | export_flag::SEND_FUA
             | export_flag::SEND_TRIM

@@ -1,7 +1,7 @@
 //! Errors of opening an export of another server.
 
 use crate::SpecError;
-use forebay_nbd::client::Failure;
+use forebay_nbd::client::OpenFailure;
 use forebay_types::{Blame, Fault, Remedy};
 use std::io;
 
@@ -47,7 +47,7 @@ pub enum NbdError {
         /// The address, as given.
         url: String,
         /// The failure of the handshake.
-        source: Failure,
+        source: OpenFailure,
     },
     /// The export is read-only.
     #[error("the server of '{url}' refuses writes")]
@@ -82,8 +82,8 @@ pub enum NbdError {
 }
 
 /// Whether the server refused an option, such as to open the export.
-const fn is_refusal(failure: &Failure) -> bool {
-    matches!(failure, Failure::Refused { .. })
+const fn is_refusal(failure: &OpenFailure) -> bool {
+    matches!(failure, OpenFailure::Refused { .. })
 }
 
 impl Fault for NbdError {
@@ -131,11 +131,11 @@ mod tests {
     #[test]
     fn a_refusal_and_another_failure_of_the_handshake_are_told_apart() {
         let text = |source| NbdError::Handshake { url: "nbd://h/x".into(), source }.explained();
-        let refused = Failure::Refused { option: 7, reply: 0x8000_0006, text: "no x".into() };
+        let refused = OpenFailure::Refused { option: 7, reply: 0x8000_0006, text: "no x".into() };
         let refused = text(refused);
         assert!(refused.starts_with("the server refuses to open 'nbd://h/x': "), "{refused}");
         assert!(refused.contains("check the name of the export"), "{refused}");
-        let other = text(Failure::Greeting(1, 2));
+        let other = text(OpenFailure::Greeting(1, 2));
         let start = "cannot open 'nbd://h/x': the NBD handshake failed: not an NBD server";
         assert!(other.starts_with(start), "{other}");
         assert!(other.ends_with("check that the address is that of an NBD server"), "{other}");

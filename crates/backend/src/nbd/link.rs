@@ -16,9 +16,9 @@
 use super::socket::NbdSocket;
 use super::volatile::{Cover, VolatileWrites};
 use crate::{Extent, Io, IoKind};
-use forebay_nbd::client::{Opened, ReplyParser, Request};
+use forebay_nbd::client::{ExportRequest, OpenExport, ReplyParser};
 use forebay_nbd::proto::{command_flag, export_flag};
-use forebay_nbd::{Command, client::Event};
+use forebay_nbd::{NbdCommand, client::ClientEvent};
 use forebay_types::{ByteRange, IoError, IoResult};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, mpsc};
@@ -50,7 +50,7 @@ pub(super) struct SentRequest {
 pub(super) struct ServerConn {
     pub(super) socket: Arc<NbdSocket>,
     pub(super) parser: ReplyParser,
-    pub(super) opened: Opened,
+    pub(super) opened: OpenExport,
     /// When it was opened.
     pub(super) since: Instant,
 }
@@ -278,35 +278,41 @@ impl NbdLink {
     }
 
     /// Parses received bytes.
-    pub(super) fn advance(&mut self, input: &[u8]) -> Option<(usize, Event)> {
+    pub(super) fn advance(&mut self, input: &[u8]) -> Option<(usize, ClientEvent)> {
         Some(self.connection.as_mut()?.parser.advance(input))
     }
 }
 
 impl SentRequest {
     /// The request for a server with these capabilities.
-    fn request(&self, cookie: u64, opened: &Opened) -> Request {
+    fn request(&self, cookie: u64, opened: &OpenExport) -> ExportRequest {
         let io = match &self.work {
             LinkWork::Io(_) if self.is_flushing => {
-                let (command, flags) = (Command::Flush, 0);
-                return Request { cookie, command, flags, offset: 0, len: 0 };
+                let (command, flags) = (NbdCommand::Flush, 0);
+                return ExportRequest { cookie, command, flags, offset: 0, len: 0 };
             }
             LinkWork::Io(io) => io,
             LinkWork::Status(range, _) => {
-                let (command, flags) = (Command::BlockStatus, 0);
-                return Request { cookie, command, flags, offset: range.offset, len: range.len };
+                let (command, flags) = (NbdCommand::BlockStatus, 0);
+                return ExportRequest {
+                    cookie,
+                    command,
+                    flags,
+                    offset: range.offset,
+                    len: range.len,
+                };
             }
         };
         let fua_flag = if opened.can(export_flag::SEND_FUA) { command_flag::FUA } else { 0 };
         let (command, flags) = match io.kind {
-            IoKind::Read => (Command::Read, 0),
-            IoKind::Write { fua } => (Command::Write, if fua { fua_flag } else { 0 }),
-            IoKind::Flush => (Command::Flush, 0),
-            IoKind::Discard => (Command::Trim, 0),
-            IoKind::Zero { unmap: true } => (Command::WriteZeroes, 0),
-            IoKind::Zero { unmap: false } => (Command::WriteZeroes, command_flag::NO_HOLE),
+            IoKind::Read => (NbdCommand::Read, 0),
+            IoKind::Write { fua } => (NbdCommand::Write, if fua { fua_flag } else { 0 }),
+            IoKind::Flush => (NbdCommand::Flush, 0),
+            IoKind::Discard => (NbdCommand::Trim, 0),
+            IoKind::Zero { unmap: true } => (NbdCommand::WriteZeroes, 0),
+            IoKind::Zero { unmap: false } => (NbdCommand::WriteZeroes, command_flag::NO_HOLE),
         };
-        Request { cookie, command, flags, offset: io.offset, len: io.len }
+        ExportRequest { cookie, command, flags, offset: io.offset, len: io.len }
     }
 
     /// The I/O whose buffers follow the header.

@@ -25,9 +25,9 @@ use crate::count::{IoCount, IoCounter};
 use crate::sync::lock;
 use crate::thread_pool::join_unless_self;
 use crate::trial::{TrialBackend, UNKNOWN_BYTES};
-use crate::{Backend, Buffer, Description, Extent, Io, IoKind, Medium, OpenOptions};
+use crate::{Backend, Buffer, Description, Extent, Io, IoKind, OpenOptions, StoreMedium};
 use connect::ExportTarget;
-use forebay_nbd::client::Opened;
+use forebay_nbd::client::OpenExport;
 use forebay_nbd::proto::export_flag;
 use forebay_threads::Thread;
 use forebay_types::{ByteRange, DiskGeometry, SECTOR_BYTES};
@@ -56,7 +56,7 @@ pub struct NbdBackend {
 /// Opens an export.
 pub(crate) fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, NbdError> {
     if options.is_trial {
-        let (identity, medium) = (NbdUrl::parse(spec)?.identity(), Medium::default());
+        let (identity, medium) = (NbdUrl::parse(spec)?.identity(), StoreMedium::default());
         return Ok(Arc::new(TrialBackend::new(spec, UNKNOWN_BYTES, identity, medium)));
     }
     Ok(Arc::new(NbdBackend::open(spec, options)?))
@@ -113,7 +113,7 @@ impl NbdBackend {
     }
 }
 
-fn describe(target: &ExportTarget, opened: &Opened) -> Description {
+fn describe(target: &ExportTarget, opened: &OpenExport) -> Description {
     Description {
         name: target.name.clone(),
         size_bytes: opened.size_bytes,
@@ -128,7 +128,7 @@ fn describe(target: &ExportTarget, opened: &Opened) -> Description {
 
 /// The geometry that a server reports. Most servers do not support the rotational flag, so its
 /// absence means unknown. The default preferred size is that of the protocol, 4 KiB.
-fn geometry(opened: &Opened) -> DiskGeometry {
+fn geometry(opened: &OpenExport) -> DiskGeometry {
     DiskGeometry {
         optimal_bytes: u64::from(opened.block_preferred),
         rotational: opened.can(export_flag::ROTATIONAL).then_some(true),

@@ -9,8 +9,10 @@ use crate::io::window;
 use crate::log::LogLimiter;
 use crate::sync::lock;
 use crate::{Buffer, Extent, Io};
-use forebay_nbd::Command;
-use forebay_nbd::client::{CLIENT_INPUT_BYTES_MAX, Event, Opened, ReplyParser, Request};
+use forebay_nbd::NbdCommand;
+use forebay_nbd::client::{
+    CLIENT_INPUT_BYTES_MAX, ClientEvent, ExportRequest, OpenExport, ReplyParser,
+};
 use forebay_types::{ByteRange, Few, IoError};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -32,7 +34,7 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 pub(super) struct NbdShared {
     pub(super) target: ExportTarget,
     /// The export as first opened.
-    pub(super) first: Opened,
+    pub(super) first: OpenExport,
     pub(super) link: Mutex<NbdLink>,
     /// Signalled when there is a request to send, and at the end.
     pub(super) wake: Condvar,
@@ -50,7 +52,7 @@ impl ConnectedExport {
 }
 
 impl NbdShared {
-    pub(super) fn new(target: ExportTarget, first: Opened, link: NbdLink) -> Self {
+    pub(super) fn new(target: ExportTarget, first: OpenExport, link: NbdLink) -> Self {
         let (link, wake) = (Mutex::new(link), Condvar::new());
         Self { target, first, link, wake, error_limiter: LogLimiter::default() }
     }
@@ -196,11 +198,11 @@ impl NbdShared {
             let Some((taken, event)) = link.advance(input.bytes()) else { return Ok(()) };
             input.take(taken);
             match event {
-                Event::NeedMore => {
+                ClientEvent::NeedMore => {
                     drop(link);
                     input.receive()?;
                 }
-                Event::Data { cookie, offset, len } => {
+                ClientEvent::Data { cookie, offset, len } => {
                     let buffers = place(&link, cookie, offset, len);
                     drop(link);
                     // SAFETY: the request is a read in flight, and only this thread completes
@@ -208,13 +210,13 @@ impl NbdShared {
                     let slices = buffers.iter().map(|b| unsafe { b.as_mut_slice() });
                     input.fill(slices.map(IoSliceMut::new).collect())?;
                 }
-                Event::Hole { cookie, offset, len } => {
+                ClientEvent::Hole { cookie, offset, len } => {
                     let buffers = place(&link, cookie, offset, len);
                     drop(link);
                     // SAFETY: as for data.
                     buffers.iter().for_each(|b| unsafe { b.as_mut_slice() }.fill(0));
                 }
-                Event::Extents { cookie, extents } => {
+                ClientEvent::Extents { cookie, extents } => {
                     let request = link.in_flight.get(&cookie).map(|request| &request.work);
                     if let Some(LinkWork::Status(_, reply)) = request {
                         let extent = |e: forebay_nbd::Extent| Extent {
@@ -226,18 +228,18 @@ impl NbdShared {
                         let _ = reply.send(extents.into_iter().map(extent).collect());
                     }
                 }
-                Event::Error { cookie, error, text } => {
+                ClientEvent::Error { cookie, error, text } => {
                     let range = link.io(cookie).map(Io::range);
                     drop(link);
                     self.log_error(range, error, &text);
                 }
-                Event::Done { cookie, result } => {
+                ClientEvent::Done { cookie, result } => {
                     let answers = link.on_reply(cookie, result);
                     drop(link);
                     answers.deliver();
                     self.wake.notify_one();
                 }
-                Event::Broken(breach) => {
+                ClientEvent::Broken(breach) => {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, breach));
                 }
             }
@@ -251,9 +253,9 @@ fn place(link: &NbdLink, cookie: u64, offset: u64, len: u32) -> Few<Buffer> {
     io.map(|io| window(&io.buffers, offset - io.offset, u64::from(len))).unwrap_or_default()
 }
 
-fn send_disconnect(socket: &NbdSocket, opened: &Opened, header: &mut Vec<u8>) {
-    let command = Command::Disconnect;
-    opened.put_request(&Request { cookie: 0, command, flags: 0, offset: 0, len: 0 }, header);
+fn send_disconnect(socket: &NbdSocket, opened: &OpenExport, header: &mut Vec<u8>) {
+    let command = NbdCommand::Disconnect;
+    opened.put_request(&ExportRequest { cookie: 0, command, flags: 0, offset: 0, len: 0 }, header);
     // The server sees the end of the stream in any case.
     let _ = socket.send_all(&mut [IoSlice::new(header)]);
     socket.shutdown();

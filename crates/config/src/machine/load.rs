@@ -33,7 +33,7 @@ impl FromIterator<Option<u64>> for Stalls {
 
 /// The load at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct SystemLoad {
     /// Waits for a processor.
     pub processors: Stalls,
     /// Waits for I/O.
@@ -69,9 +69,9 @@ impl LoadSources {
     }
 
     /// Reads the current figures.
-    pub fn read(&self) -> Load {
+    pub fn read(&self) -> SystemLoad {
         let loadavg = text_of(&self.loadavg).unwrap_or_default();
-        Load {
+        SystemLoad {
             processors: Stalls::read(&self.processors),
             disks: Stalls::read(&self.disks),
             runnable: parse::runnable(&loadavg).map(|count| count.saturating_sub(1)),

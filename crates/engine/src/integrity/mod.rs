@@ -33,7 +33,7 @@ const SLOTS_EXAMINED_MAX: u32 = 256;
 
 /// What the driver does with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum PatrolWork {
     /// Compute its checksum and store it.
     Seal,
     /// Compute its checksum and compare it.
@@ -46,7 +46,7 @@ pub struct Inspection {
     /// The line.
     pub seal: Seal,
     /// What to do with it.
-    pub work: Work,
+    pub work: PatrolWork,
     /// Whether to compute its parity, because there is none or it is outdated. In a verification,
     /// the driver does so only if the line is intact, and has no parity from which to repair it.
     pub encode: bool,
@@ -54,7 +54,7 @@ pub struct Inspection {
 
 /// The result of an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SealVerdict {
     /// No damage. The requested checksum and parity have been computed.
     Intact,
     /// Damage that was repaired.
@@ -91,7 +91,7 @@ pub(crate) struct ShardIntegrity {
     counters: PatrolCounters,
 }
 
-impl Verdict {
+impl SealVerdict {
     /// The verdict, restricted to some sectors.
     #[must_use]
     pub const fn within(self, sectors: u8) -> Self {
@@ -185,7 +185,7 @@ impl ShardIntegrity {
         &mut self,
         index: &mut Slots<M>,
         slot: Slot,
-        work: Work,
+        work: PatrolWork,
         planted: Planted,
     ) -> Inspection {
         let line = *index.get(slot);
@@ -196,12 +196,12 @@ impl ShardIntegrity {
             None if wants_parity => self.parity.take(slot, index),
             _ => existing,
         };
-        let is_sabotaged = work == Work::Verify && planted.is(PlantedBug::WrongParityPlace);
+        let is_sabotaged = work == PatrolWork::Verify && planted.is(PlantedBug::WrongParityPlace);
         let parity = parity.map(|place| match is_sabotaged {
             true => ParityPlace { index: (place.index + 1) % PARITIES_PER_SLOT, ..place },
             false => place,
         });
-        let encode = parity.is_some() && (work == Work::Seal || existing.is_none());
+        let encode = parity.is_some() && (work == PatrolWork::Seal || existing.is_none());
         Inspection { seal: Seal { slot, key: line.key, valid: line.valid, parity }, work, encode }
     }
 

@@ -4,8 +4,7 @@ use crate::LineKey;
 use forebay_types::VolumeId;
 use std::ops::DerefMut;
 
-/// A slot number: an index into the line table and into the shard's data.
-pub type Slot = u32;
+pub use forebay_policy::Slot;
 
 /// No slot.
 pub(crate) const NO_SLOT: Slot = Slot::MAX;

@@ -5,7 +5,7 @@ use crate::line::key::line_parts;
 use crate::line::meta::{LineTable, NO_SLOT};
 use crate::ops::{LineOp, OpKind, OpLine, emit};
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, IoCause, IoVerb, NoteKind, Outbox, Part, ops::io_run::IoRun};
+use crate::{Attempt, IoCause, IoVerb, JournalOp, Outbox, Part, ops::io_run::IoRun};
 use forebay_types::Few;
 
 /// How sectors are erased.
@@ -73,8 +73,8 @@ impl<M: LineTable> PartWriter<'_, M> {
         op.note = self.lines.note_for(
             part,
             match kind {
-                EraseKind::Discard => NoteKind::Discard,
-                EraseKind::Zero { unmap } => NoteKind::Zero { unmap },
+                EraseKind::Discard => JournalOp::Discard,
+                EraseKind::Zero { unmap } => JournalOp::Zero { unmap },
             },
         );
         let id = self.lines.start(op);

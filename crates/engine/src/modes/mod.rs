@@ -20,7 +20,7 @@ use crate::lines::VolumeLines;
 use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
 use crate::volume::Protection;
-use crate::{Attempt, LineHits, LineMeta, NoteKind, Outbox, Part, Slot, Uncached, WaitsFor};
+use crate::{Attempt, JournalOp, LineHits, LineMeta, Outbox, Part, Slot, Uncached, WaitsFor};
 use forebay_types::{IoError, Mode};
 
 /// The number of attempts after which a part is no longer throttled, but written through to the
@@ -61,12 +61,12 @@ pub struct WriteTerms {
     /// The current time, in milliseconds.
     pub now_ms: u64,
     /// Whether the journal records the write if it is acknowledged from memory.
-    pub record: Record,
+    pub record: JournalRecording,
 }
 
 /// Whether the journal records a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Record {
+pub enum JournalRecording {
     /// It does not record the write.
     #[default]
     No,
@@ -199,13 +199,13 @@ impl<'a, M: LineTable> PartWriter<'a, M> {
         &self,
         part: &Part,
         staged: &[Slot],
-        record: Record,
+        record: JournalRecording,
         outcome: WriteOutcome,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        if outcome == WriteOutcome::Done && record != Record::No {
-            let wait = record == Record::Answers;
-            let kind = NoteKind::Write { slots: staged.to_vec(), wait };
+        if outcome == WriteOutcome::Done && record != JournalRecording::No {
+            let wait = record == JournalRecording::Answers;
+            let kind = JournalOp::Write { slots: staged.to_vec(), wait };
             self.lines.notify_journal(part.id, part.range, kind, out);
         }
         outcome

@@ -9,7 +9,7 @@ use crate::ops::io_run::IoRun;
 use crate::ops::{LineOp, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
 use crate::{
-    Attempt, IoCause, IoVerb, LineHits, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Slot,
+    Attempt, IoCause, IoVerb, JournalOp, LineHits, MemoryStep, Outbox, Part, Place, Segment, Slot,
 };
 use forebay_policy::Hint;
 use forebay_types::{Few, LINE_BYTES, Mode, SECTOR_BYTES};
@@ -199,7 +199,7 @@ impl<M: LineTable> PartWriter<'_, M> {
             payload_offset += line.len;
         }
         let mut op = LineOp::new(OpKind::WriteThrough, part.volume, lines, Some(part.id), 1);
-        op.note = self.lines.note_for(part, NoteKind::Forget);
+        op.note = self.lines.note_for(part, JournalOp::Forget);
         op.gated = self.gated(part, fua, out.turn, now_ms);
         let trial = self.lines.volume.trial();
         let held =

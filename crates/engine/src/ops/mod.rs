@@ -11,7 +11,7 @@ pub(crate) mod io_run;
 pub(crate) mod trial;
 
 use crate::ops::io_run::IoRun;
-use crate::{IoAction, IoCause, IoId, IoVerb, LineKey, NoteKind, Outbox, PartId, Slot, WaitsFor};
+use crate::{IoAction, IoCause, IoId, IoVerb, JournalOp, LineKey, Outbox, PartId, Slot, WaitsFor};
 use forebay_types::{ByteRange, Few, IoError, VolumeId};
 use gather::{Gated, Gates};
 use std::collections::HashMap;
@@ -98,7 +98,7 @@ pub(crate) struct LineOp {
     /// Parts to retry, or fail, when the operation completes.
     pub waiters: Vec<(PartId, WaitFor)>,
     /// The journal record to make when the operation has succeeded, before `part` is answered.
-    pub note: Option<(NoteKind, ByteRange)>,
+    pub note: Option<(JournalOp, ByteRange)>,
     pub ios_pending: u32,
     pub error: Option<IoError>,
     /// A failure does not show which line is at fault; see `Span::is_wide`.

@@ -4,7 +4,7 @@
 use super::Shard;
 use crate::line::key::LineKey;
 use crate::line::meta::{FROZEN, LineTable};
-use crate::{Inspection, PatrolCounters, Seal, Slot, Verdict, Work};
+use crate::{Inspection, PatrolCounters, PatrolWork, Seal, SealVerdict, Slot};
 use forebay_types::VolumeId;
 
 impl<M: LineTable> Shard<M> {
@@ -19,21 +19,21 @@ impl<M: LineTable> Shard<M> {
     /// there is no such line, or the next ones are pinned.
     pub fn next_unsealed(&mut self) -> Option<Inspection> {
         let slot = self.integrity.next_unsealed(&mut self.index)?;
-        Some(self.integrity.inspection(&mut self.index, slot, Work::Seal, self.planted))
+        Some(self.integrity.inspection(&mut self.index, slot, PatrolWork::Seal, self.planted))
     }
 
     /// The next sealed line of the current walk, to be handled as by [`Shard::next_unsealed`].
     /// `None` at the end of a walk, or if none of the next slots holds a sealed line without pins.
     pub fn next_sealed(&mut self) -> Option<Inspection> {
         let slot = self.integrity.next_sealed(&self.index)?;
-        Some(self.integrity.inspection(&mut self.index, slot, Work::Verify, self.planted))
+        Some(self.integrity.inspection(&mut self.index, slot, PatrolWork::Verify, self.planted))
     }
 
     /// Records the result of an inspection.
-    pub fn inspected(&mut self, inspection: &Inspection, verdict: Verdict) {
+    pub fn inspected(&mut self, inspection: &Inspection, verdict: SealVerdict) {
         match inspection.work {
-            Work::Seal => self.integrity.record_seal(&mut self.index, &inspection.seal),
-            Work::Verify => {
+            PatrolWork::Seal => self.integrity.record_seal(&mut self.index, &inspection.seal),
+            PatrolWork::Verify => {
                 self.integrity.count_verified();
                 self.apply_verdict(&inspection.seal, verdict);
             }
@@ -47,10 +47,10 @@ impl<M: LineTable> Shard<M> {
 
     /// Records the verdict on a seal in [`crate::IoAction::seals`]. If the line has moved since,
     /// the verdict does not apply to its new slot: the data there was verified during the move.
-    pub fn damaged(&mut self, seal: &Seal, verdict: Verdict) {
+    pub fn damaged(&mut self, seal: &Seal, verdict: SealVerdict) {
         let line = self.index.get(seal.slot);
         if line.key == seal.key && line.has(FROZEN) {
-            if let Verdict::Lost { sectors } = verdict {
+            if let SealVerdict::Lost { sectors } = verdict {
                 self.on(seal.key.volume()).invalidate_frozen(seal.key, seal.slot, sectors);
             }
             return;
@@ -61,9 +61,11 @@ impl<M: LineTable> Shard<M> {
 
     /// Records the verdict on a seal in [`crate::MemoryStep::Verify`], for the sectors that the
     /// change kept.
-    pub fn damaged_before(&mut self, seal: &Seal, kept: u8, verdict: Verdict) {
+    pub fn damaged_before(&mut self, seal: &Seal, kept: u8, verdict: SealVerdict) {
         let verdict = verdict.within(kept);
-        if let (Verdict::Lost { sectors }, false) = (verdict, self.has_volume(seal.key.volume())) {
+        if let (SealVerdict::Lost { sectors }, false) =
+            (verdict, self.has_volume(seal.key.volume()))
+        {
             return self.invalidate_unserved(seal.key, sectors);
         }
         self.apply_verdict(seal, verdict);
@@ -81,9 +83,9 @@ impl<M: LineTable> Shard<M> {
 
     /// Applies a verdict if the volume is served. Otherwise the line keeps its seal, and the damage
     /// is found again later.
-    fn apply_verdict(&mut self, seal: &Seal, verdict: Verdict) {
+    fn apply_verdict(&mut self, seal: &Seal, verdict: SealVerdict) {
         let volume = seal.key.volume();
-        if verdict != Verdict::Intact && self.has_volume(volume) {
+        if verdict != SealVerdict::Intact && self.has_volume(volume) {
             self.on(volume).apply_verdict(seal.key, verdict);
         }
     }

@@ -22,7 +22,7 @@ use crate::modes::Scratch;
 use crate::ops::Ops;
 use crate::sabotage::Planted;
 use crate::volume::{ShardVolume, ShardVolumes};
-use crate::writeback::quota::Quota;
+use crate::writeback::quota::DirtyQuota;
 use crate::{Attempt, LineMeta, SLOTS_MAX, ShardConfig, Slot};
 use forebay_policy::Eviction;
 use forebay_types::{Mode, VolumeId};
@@ -66,7 +66,7 @@ pub struct Shard<M> {
     volumes: ShardVolumes,
     integrity: ShardIntegrity,
     /// The amount of dirty data, and its limits.
-    quota: Quota,
+    quota: DirtyQuota,
     scratch: Scratch,
     planted: Planted,
 }
@@ -218,7 +218,7 @@ impl<M: LineTable> Shard<M> {
 fn over<M: LineTable>(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Shard<M> {
     Shard {
         volumes: ShardVolumes::new(lines.len()),
-        quota: Quota::new(config, lines.len()),
+        quota: DirtyQuota::new(config, lines.len()),
         index: Slots::new(lines, policy, config.slab_lines),
         ops: Ops::default(),
         integrity: ShardIntegrity::default(),

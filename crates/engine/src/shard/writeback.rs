@@ -2,13 +2,13 @@
 
 use super::Shard;
 use crate::line::meta::LineTable;
-use crate::writeback::quota::Quota;
+use crate::writeback::quota::DirtyQuota;
 use crate::{Outbox, PartId};
 use forebay_types::{IoResult, VolumeId};
 
 impl<M: LineTable> Shard<M> {
     /// The dirty quota, to change its limits.
-    pub const fn quota(&mut self) -> &mut Quota {
+    pub const fn quota(&mut self) -> &mut DirtyQuota {
         &mut self.quota
     }
 

@@ -43,7 +43,7 @@ use dirty_lines::DirtySet;
 use epochs::Epochs;
 use flush::Flushes;
 use forebay_types::{IoError, Mode, Stripes, VolumeId};
-use quota::Quota;
+use quota::DirtyQuota;
 use scheduler::{DestageScheduler, SchedulerInputs};
 use std::collections::BTreeSet;
 
@@ -279,7 +279,7 @@ impl Writeback {
     /// Whether [`Destager::pump`] may have something to start or to answer.
     ///
     /// [`Destager::pump`]: crate::destage::Destager::pump
-    pub(crate) fn has_work(&self, quota: &Quota) -> bool {
+    pub(crate) fn has_work(&self, quota: &DirtyQuota) -> bool {
         self.epochs.is_some()
             || self.flushes.is_running()
             || self.flushes.has_next()

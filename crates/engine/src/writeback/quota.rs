@@ -115,7 +115,7 @@ impl ShardConfig {
 /// The dirty lines of all volumes of a shard, and its limits. Borrowed from
 /// [`crate::Shard::quota`].
 #[derive(Debug)]
-pub struct Quota {
+pub struct DirtyQuota {
     /// The configured limits, for all lines of the shard.
     full: ShardConfig,
     /// The share for dirty lines that replaces these limits.
@@ -138,7 +138,7 @@ pub struct Quota {
     counted_ms: u64,
 }
 
-impl Quota {
+impl DirtyQuota {
     pub(crate) const fn new(config: ShardConfig, slots: usize) -> Self {
         Self {
             full: config,
@@ -287,9 +287,10 @@ mod tests {
 
     #[test]
     fn the_limits_follow_the_size_and_return_to_those_of_all_lines() {
-        let mut quota = Quota::new(ShardConfig::for_slots(600), 600);
-        let limits =
-            |quota: &Quota| (quota.config().dirty_lines_max, quota.config().dirty_lines_background);
+        let mut quota = DirtyQuota::new(ShardConfig::for_slots(600), 600);
+        let limits = |quota: &DirtyQuota| {
+            (quota.config().dirty_lines_max, quota.config().dirty_lines_background)
+        };
         assert_eq!(limits(&quota), (400, 300));
         quota.set_lines(60);
         assert_eq!(limits(&quota), (40, 30));
@@ -301,9 +302,10 @@ mod tests {
 
     #[test]
     fn a_share_replaces_the_limits_and_follows_the_size() {
-        let mut quota = Quota::new(ShardConfig::for_slots(600), 600);
-        let limits =
-            |quota: &Quota| (quota.config().dirty_lines_max, quota.config().dirty_lines_background);
+        let mut quota = DirtyQuota::new(ShardConfig::for_slots(600), 600);
+        let limits = |quota: &DirtyQuota| {
+            (quota.config().dirty_lines_max, quota.config().dirty_lines_background)
+        };
         let share = |percent| WriteShare::of_percent(percent);
         quota.set_share(share(50));
         assert_eq!(limits(&quota), (300, 225));
@@ -325,7 +327,7 @@ mod tests {
                 let retained = crate::retained_lines_max(lines);
                 let largest = WriteShare::all().last();
                 for share in [None, largest] {
-                    let mut quota = Quota::new(ShardConfig::for_slots(all), all);
+                    let mut quota = DirtyQuota::new(ShardConfig::for_slots(all), all);
                     quota.set_share(share);
                     quota.set_lines(lines - retained);
                     let limits = quota.config();

@@ -24,7 +24,7 @@
 
 use super::elevator::{Elevator, ElevatorStop, FlightWindow};
 use super::flush_share::WRITES_MAX;
-use super::quota::Quota;
+use super::quota::DirtyQuota;
 use super::token_bucket::TokenBucket;
 use crate::PartId;
 use forebay_policy::Pace;
@@ -216,7 +216,7 @@ impl DestageScheduler {
 
     /// Adds the rate limit's tokens for the time passed. The rate rises as the dirty limit or the
     /// end of the log nears. A log that nothing is written to does not fill up.
-    pub(crate) fn refill(&mut self, now_ms: u64, quota: &Quota) {
+    pub(crate) fn refill(&mut self, now_ms: u64, quota: &DirtyQuota) {
         let (dirty, log) = (quota.distance(now_ms), self.log_distance);
         let is_log_nearer =
             u128::from(log.0) * u128::from(dirty.1) < u128::from(dirty.0) * u128::from(log.1);
@@ -241,7 +241,7 @@ impl DestageScheduler {
     }
 
     /// Whether the sweep may start a destage.
-    pub(crate) fn may_sweep(&self, inputs: SchedulerInputs, quota: &Quota) -> bool {
+    pub(crate) fn may_sweep(&self, inputs: SchedulerInputs, quota: &DirtyQuota) -> bool {
         if inputs.is_urgent() {
             let waits = !inputs.flushing && self.is_backing_off(inputs.now_ms);
             // Without a cache, each client that flushes would have a write of its own in flight.
@@ -289,7 +289,7 @@ impl DestageScheduler {
     }
 
     /// Whether the run of an ordered volume may start a destage. Reads do not slow it down.
-    pub(crate) const fn may_run(&self, urgent: bool, quota: &Quota) -> bool {
+    pub(crate) const fn may_run(&self, urgent: bool, quota: &DirtyQuota) -> bool {
         (urgent || self.bucket.may_start(false))
             && self.destaging < quota.config().destage_operations_max
     }
@@ -307,7 +307,7 @@ impl DestageScheduler {
     }
 
     /// Whether the elevator runs or should start.
-    pub(crate) fn wants_elevator(&self, quota: &Quota) -> bool {
+    pub(crate) fn wants_elevator(&self, quota: &DirtyQuota) -> bool {
         self.is_throttling || quota.has_backlog() || self.elevator.is_running()
     }
 
@@ -315,7 +315,7 @@ impl DestageScheduler {
     /// rate is no limit. `lines_min` lines may always be in flight.
     pub(crate) fn window(
         &self,
-        quota: &Quota,
+        quota: &DirtyQuota,
         lines_min: usize,
         now_ms: u64,
     ) -> Option<FlightWindow> {
@@ -326,7 +326,7 @@ impl DestageScheduler {
     }
 
     /// The number of operations, over all shards, that this shard wants in flight.
-    pub(crate) fn elevator_operations(&self, quota: &Quota) -> u32 {
+    pub(crate) fn elevator_operations(&self, quota: &DirtyQuota) -> u32 {
         if self.is_throttling {
             quota.config().destage_operations_all
         } else if quota.has_backlog() {
@@ -416,12 +416,12 @@ impl DestageScheduler {
 
     /// How long after a pass by age it is certain that something keeps the next one from running: a
     /// backlog, or one flush after the other.
-    pub(crate) const fn aging_overdue_ms(quota: &Quota) -> u64 {
+    pub(crate) const fn aging_overdue_ms(quota: &DirtyQuota) -> u64 {
         2 * quota.config().dirty_age_ms + ELEVATOR_AGE_MS
     }
 
     /// Schedules the next pass by age.
-    pub(crate) fn schedule_aging(&mut self, now_ms: u64, quota: &Quota) {
+    pub(crate) fn schedule_aging(&mut self, now_ms: u64, quota: &DirtyQuota) {
         self.next_aging_ms = now_ms + quota.config().dirty_age_ms;
     }
 

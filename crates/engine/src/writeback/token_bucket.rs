@@ -129,7 +129,7 @@ impl TokenBucket {
     }
 
     /// Adds the tokens for the time passed. `distance` is the distance to the dirty limit and its
-    /// maximum, in lines; see [`super::quota::Quota::distance`]. The shorter the distance, the
+    /// maximum, in lines; see [`super::quota::DirtyQuota::distance`]. The shorter the distance, the
     /// faster writeback goes beside reads, without bound, and without a step that would let reads
     /// and writes oscillate.
     pub(crate) fn fill(&mut self, now_ms: u64, distance: (u64, u64)) {

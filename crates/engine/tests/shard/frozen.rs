@@ -5,8 +5,8 @@ use crate::lru::Lru;
 use crate::patrol::seal_all;
 use crate::rig::{LINE, Rig, Table, VOLUME, attempt_after};
 use forebay_engine::{
-    Attempt, Fate, Outcome, Place, PreloadKind, PreloadOutcome, ReadOutcome, Shard, ShardConfig,
-    Slot, Verdict, WriteOutcome,
+    Attempt, Fate, Outcome, Place, PreloadKind, PreloadOutcome, ReadOutcome, SealVerdict, Shard,
+    ShardConfig, Slot, WriteOutcome,
 };
 use forebay_types::{ByteRange, GRANULE_BYTES, IoError, Mode, PinnedRanges};
 use std::sync::Arc;
@@ -231,10 +231,10 @@ fn a_line_that_was_kept_for_lost_sectors_is_dropped_once_they_are_given_up() {
     let key = forebay_engine::LineKey::new(VOLUME, 8);
     let mut found = found;
     while found.seal.key != key {
-        rig.shard.inspected(&found, Verdict::Intact);
+        rig.shard.inspected(&found, SealVerdict::Intact);
         found = rig.shard.next_sealed().unwrap();
     }
-    rig.shard.inspected(&found, Verdict::Lost { sectors: 1 });
+    rig.shard.inspected(&found, SealVerdict::Lost { sectors: 1 });
     // The other sector reaches the disk; the lost one keeps the line.
     assert_eq!(rig.flush(2), None);
     rig.complete_all();

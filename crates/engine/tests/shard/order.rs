@@ -3,7 +3,7 @@
 use crate::patrol::seal_all;
 use crate::rig::{LINE, Rig, VOLUME, attempt_after};
 use forebay_engine::{
-    Attempt, EraseOutcome, IoVerb, LineKey, Outcome, ReadOutcome, Verdict, WriteOutcome,
+    Attempt, EraseOutcome, IoVerb, LineKey, Outcome, ReadOutcome, SealVerdict, WriteOutcome,
 };
 use forebay_policy::Pace;
 use forebay_types::{IoError, Mode};
@@ -170,7 +170,7 @@ fn writes_past_the_pool_wait_for_a_frozen_version_of_a_lost_line() {
     seal_all(&mut rig);
     let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, 0), 0xff).unwrap();
     let seal = rig.shard.seal_of(slot).expect("sealed just now");
-    rig.shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
+    rig.shard.damaged(&seal, SealVerdict::Lost { sectors: 0xff });
     assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 8);
     let held = EraseOutcome::Held { dirty: true };
     assert_eq!(rig.zero_again(3, 0, LINE, IN_ORDER), held);
@@ -192,7 +192,7 @@ fn runs_that_find_only_lost_lines_become_rare() {
     seal_all(&mut rig);
     let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, 0), 0xff).unwrap();
     let seal = rig.shard.seal_of(slot).expect("sealed just now");
-    rig.shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
+    rig.shard.damaged(&seal, SealVerdict::Lost { sectors: 0xff });
     rig.shard.volume_mut(VOLUME).set_mode(Mode::WriteThrough);
     let mut runs = 0;
     for now_ms in (50..60_000).step_by(50) {

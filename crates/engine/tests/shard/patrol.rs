@@ -3,8 +3,8 @@
 use crate::lru::Lru;
 use crate::rig::{LINE, Rig, Table, VOLUME};
 use forebay_engine::{
-    Attempt, Fate, Inspection, LineKey, MemoryStep, Outbox, Outcome, PARITIES_PER_SLOT,
-    ReadOutcome, Shard, ShardConfig, Verdict, Work, WriteOutcome,
+    Attempt, Fate, Inspection, LineKey, MemoryStep, Outbox, Outcome, PARITIES_PER_SLOT, PatrolWork,
+    ReadOutcome, SealVerdict, Shard, ShardConfig, WriteOutcome,
 };
 use forebay_types::{IoError, Mode};
 
@@ -12,8 +12,8 @@ use forebay_types::{IoError, Mode};
 pub fn seal_all(rig: &mut Rig) -> usize {
     let mut count = 0;
     while let Some(found) = rig.shard.next_unsealed() {
-        assert_eq!(found.work, Work::Seal);
-        rig.shard.inspected(&found, Verdict::Intact);
+        assert_eq!(found.work, PatrolWork::Seal);
+        rig.shard.inspected(&found, SealVerdict::Intact);
         count += 1;
     }
     rig.shard.self_check();
@@ -21,7 +21,7 @@ pub fn seal_all(rig: &mut Rig) -> usize {
 }
 
 /// Completes one walk with the same verdict on each line. Returns the inspections.
-fn walk(rig: &mut Rig, verdict: Verdict) -> Vec<Inspection> {
+fn walk(rig: &mut Rig, verdict: SealVerdict) -> Vec<Inspection> {
     let mut seen = Vec::new();
     while let Some(found) = rig.shard.next_sealed() {
         rig.shard.inspected(&found, verdict);
@@ -47,7 +47,7 @@ fn every_change_breaks_the_seal_and_nothing_else_does() {
     assert!(rig.zero(4, 0, 512));
     rig.complete_all();
     assert_eq!(seal_all(&mut rig), 1);
-    assert_eq!(walk(&mut rig, Verdict::Intact).len(), 4);
+    assert_eq!(walk(&mut rig, SealVerdict::Intact).len(), 4);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn sectors_that_a_change_keeps_are_verified_first() {
     let (seal, kept) = rig.verify.pop().expect("six sectors are kept");
     assert_eq!((seal.valid, kept), (0xff, 0b1111_1001));
     // Two sectors are damaged; one of them has been overwritten.
-    rig.shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 0b0000_0110 | 0x80 });
+    rig.shard.damaged_before(&seal, kept, SealVerdict::Lost { sectors: 0b0000_0110 | 0x80 });
     assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 1);
     assert_eq!(rig.read_to_end(512, 1024), [8, 8]);
     assert_eq!(rig.read(5, 3584, 512).0, ReadOutcome::Failed(IoError::Io));
@@ -94,7 +94,7 @@ fn a_write_past_the_pool_verifies_the_dirty_sectors_beside_it() {
         assert_eq!(outcome, WriteOutcome::Started);
         let (seal, kept) = rig.verify.pop().expect("seven sectors are kept");
         assert_eq!((seal.valid, kept), (0xff, 0b1111_1011), "{mode}");
-        rig.shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 1 });
+        rig.shard.damaged_before(&seal, kept, SealVerdict::Lost { sectors: 1 });
         assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 1);
         rig.release(&held);
         rig.complete_all();
@@ -112,7 +112,7 @@ fn a_failed_erase_verifies_the_dirty_sectors_that_it_keeps() {
     rig.complete(0, Err(IoError::Io));
     let (seal, kept) = rig.verify.pop().expect("all sectors are kept");
     assert_eq!((seal.valid, kept), (0xff, 0xff));
-    rig.shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 1 });
+    rig.shard.damaged_before(&seal, kept, SealVerdict::Lost { sectors: 1 });
     assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 1);
     assert_eq!(rig.read(3, 0, 512).0, ReadOutcome::Failed(IoError::Io));
 }
@@ -128,12 +128,12 @@ fn dirty_sectors_are_verified_before_the_clean_ones_beside_them_are_forgotten() 
     let (mut shard, _) =
         Shard::recover(table, policy, config, &|_| Fate::Kept, &mut Vec::new()).unwrap();
     let found = shard.next_unsealed().unwrap();
-    shard.inspected(&found, Verdict::Intact);
+    shard.inspected(&found, SealVerdict::Intact);
     let mut out = Outbox::default();
     shard.forget_clean(VOLUME, &mut out);
     let Some(MemoryStep::Verify { seal, kept }) = out.memory.pop() else { panic!("unverified") };
     assert_eq!((seal.valid, kept, out.memory.len()), (0xff, 0b11, 0));
-    shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 0b110 });
+    shard.damaged_before(&seal, kept, SealVerdict::Lost { sectors: 0b110 });
     shard.add_volume(VOLUME, 4 * LINE, Mode::WriteBack);
     shard.self_check();
     assert_eq!(shard.volume(VOLUME).lost_sectors(), 1);
@@ -150,7 +150,7 @@ fn a_destage_carries_the_seals_of_its_lines() {
     assert_eq!(rig.flush(3), None);
     let seals = rig.ios[0].seals.clone();
     assert_eq!(seals.iter().map(|seal| seal.key.line()).collect::<Vec<_>>(), [0]);
-    rig.shard.damaged(&seals[0], Verdict::Lost { sectors: 1 });
+    rig.shard.damaged(&seals[0], SealVerdict::Lost { sectors: 1 });
     // The driver refuses the write, so the flush fails. The next flush destages the rest.
     rig.complete(0, Err(IoError::Io));
     assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Err(IoError::Io))));
@@ -167,7 +167,7 @@ fn a_damaged_clean_line_leaves_the_pool() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
     rig.read_to_end(0, 2 * LINE);
     seal_all(&mut rig);
-    assert_eq!(walk(&mut rig, Verdict::Lost { sectors: 0xff }).len(), 2);
+    assert_eq!(walk(&mut rig, SealVerdict::Lost { sectors: 0xff }).len(), 2);
     assert_eq!(rig.shard.usage().resident_lines, 0);
     assert_eq!(rig.shard.volume(VOLUME).counters().refetched_lines, 2);
     assert_eq!(rig.read_to_end(0, LINE), (0..8).map(Rig::on_disk).collect::<Vec<_>>());
@@ -178,7 +178,7 @@ fn in_bypass_a_line_is_dropped_when_its_lost_sectors_are_abandoned() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
     rig.write(1, 0, LINE, 5);
     seal_all(&mut rig);
-    walk(&mut rig, Verdict::Lost { sectors: 0b11 });
+    walk(&mut rig, SealVerdict::Lost { sectors: 0b11 });
     assert_eq!(rig.flush(2), None);
     rig.complete_all();
     rig.shard.volume_mut(VOLUME).set_mode(Mode::Bypass);
@@ -208,7 +208,7 @@ fn a_flush_whose_last_line_is_lost_and_abandoned_is_answered_by_a_tick() {
         rig.complete(0, Ok(()));
         let (seal, kept) = rig.verify.pop().expect("the fill keeps the dirty sectors");
         assert!(rig.ios.is_empty(), "a line is destaged before its verdict is known");
-        rig.shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 0b11 });
+        rig.shard.damaged_before(&seal, kept, SealVerdict::Lost { sectors: 0b11 });
         rig.shard.abandon_lost(VOLUME);
         assert_eq!((rig.shard.volume(VOLUME).dirty_lines(), rig.take_outcome(3)), (0, None));
         assert!(rig.shard.needs_tick(), "a flush is unanswered, ordered: {is_ordered}");
@@ -224,7 +224,7 @@ fn lost_sectors_fail_until_rewritten_erased_or_abandoned() {
         let mut rig = Rig::new(16, 8, Mode::WriteBack);
         rig.write(1, 0, LINE, 5);
         seal_all(&mut rig);
-        walk(&mut rig, Verdict::Lost { sectors: 0b11 });
+        walk(&mut rig, SealVerdict::Lost { sectors: 0b11 });
         assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 2);
         assert_eq!(rig.read(2, 0, 1024).0, ReadOutcome::Failed(IoError::Io));
         assert_eq!(rig.read_to_end(1024, 3072), [5; 6]);
@@ -275,7 +275,7 @@ fn parity_takes_slots_only_while_lines_are_dirty() {
     let slots = 12u64.div_ceil(u64::from(PARITIES_PER_SLOT));
     assert_eq!((usage.parity_lines, usage.parity_slots), (12, slots));
     let mut places: Vec<_> =
-        walk(&mut rig, Verdict::Intact).iter().filter_map(|found| found.seal.parity).collect();
+        walk(&mut rig, SealVerdict::Intact).iter().filter_map(|found| found.seal.parity).collect();
     places.sort_unstable_by_key(|place| (place.slot, place.index));
     places.dedup();
     assert_eq!(places.len(), 12, "each line has a place of its own");
@@ -294,5 +294,5 @@ fn a_dirty_line_is_sealed_without_parity_if_no_slot_is_free() {
     rig.write(1, 0, 8 * LINE, 5);
     assert_eq!(seal_all(&mut rig), 8);
     assert_eq!(rig.shard.usage().parity_lines, 0);
-    assert!(walk(&mut rig, Verdict::Intact).iter().all(|found| !found.encode));
+    assert!(walk(&mut rig, SealVerdict::Intact).iter().all(|found| !found.encode));
 }

@@ -5,7 +5,7 @@ use crate::patrol::seal_all;
 use crate::rig::{LINE, Rig, Table, VOLUME, attempt_after};
 use forebay_engine::{
     Fate, IoVerb, LineMeta, Outbox, Outcome, PreloadKind, PreloadOutcome, ReadOutcome, ResizeStep,
-    Shard, ShardConfig, Slot, Verdict, WriteOutcome, retained_lines_max,
+    SealVerdict, Shard, ShardConfig, Slot, WriteOutcome, retained_lines_max,
 };
 use forebay_policy::{Eviction, Hint, Lines};
 use forebay_types::{ByteRange, GRANULE_BYTES, IoError, Mode, PinnedRanges};
@@ -221,7 +221,7 @@ fn a_damaged_clean_line_of_a_pinned_range_is_read_again() {
     scan(&mut rig, 0..4);
     seal_all(&mut rig);
     let found = rig.shard.next_sealed().unwrap();
-    rig.shard.inspected(&found, Verdict::Lost { sectors: 1 });
+    rig.shard.inspected(&found, SealVerdict::Lost { sectors: 1 });
     rig.shard.self_check();
     assert_eq!(retained(&rig), 3);
     let outcome = rig.preload_as(1, 0, GRANULE_BYTES, 0xf, PreloadKind::Pinned);

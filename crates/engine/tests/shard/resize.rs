@@ -4,8 +4,8 @@ use crate::lru::Lru;
 use crate::patrol::seal_all;
 use crate::rig::{LINE, Rig, TORN, Table, VOLUME, attempt_after};
 use forebay_engine::{
-    Attempt, Fate, LineMeta, Outbox, Outcome, PreloadKind, ReadOutcome, ResizeStep, Segment, Shard,
-    ShardConfig, Slab, Slot, Verdict, WriteOutcome, retained_lines_max,
+    Attempt, Fate, LineMeta, Outbox, Outcome, PreloadKind, ReadOutcome, ResizeStep, SealVerdict,
+    Segment, Shard, ShardConfig, Slab, Slot, WriteOutcome, retained_lines_max,
 };
 use forebay_types::{ByteRange, IoError, Mode, PinnedRanges};
 use proptest::prelude::*;
@@ -246,7 +246,7 @@ fn parity_in_a_removed_slab_is_dropped_and_computed_again() {
     assert_eq!(rig.shard.usage().parity_lines, 0, "the only slab is full of dirty lines");
     assert!(rig.resize(12).0);
     while let Some(found) = rig.shard.next_sealed() {
-        rig.shard.inspected(&found, Verdict::Intact);
+        rig.shard.inspected(&found, SealVerdict::Intact);
     }
     assert_eq!(rig.shard.usage().parity_lines, 3);
     rig.shard.self_check();

@@ -2,7 +2,7 @@
 
 use crate::patrol::seal_all;
 use crate::rig::{LINE, Rig, VOLUME};
-use forebay_engine::{Attempt, IoVerb, LineKey, Outcome, ShardConfig, Verdict, WriteOutcome};
+use forebay_engine::{Attempt, IoVerb, LineKey, Outcome, SealVerdict, ShardConfig, WriteOutcome};
 use forebay_types::{ByteRange, IoError, Mode, Stripes};
 
 /// Lines per stripe.
@@ -19,7 +19,7 @@ fn rig(slots: usize) -> Rig {
 fn lose(rig: &mut Rig, line: u64, sectors: u8) {
     let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, line), 0).unwrap();
     let seal = rig.shard.seal_of(slot).unwrap();
-    rig.shard.damaged(&seal, Verdict::Lost { sectors });
+    rig.shard.damaged(&seal, SealVerdict::Lost { sectors });
 }
 
 /// The writes in flight, in order of their start.

@@ -12,7 +12,8 @@ use forebay_format::journal::{
     LogKind, Members as MemberList, Released, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
 };
 use forebay_journal::{
-    Found, MirrorDevice, ReadAt, RecoverError, Recovered, Step, recover_any, recover_mirrored,
+    Found, MirrorDevice, MirrorStep, ReadAt, RecoverError, RecoveredLog, recover_any,
+    recover_mirrored,
 };
 use forebay_runtime::MemberRecord;
 use forebay_types::IoError;
@@ -42,7 +43,7 @@ pub(super) struct OpenLog {
 
 enum Walked {
     One(Box<Found>),
-    Two(Box<Recovered>),
+    Two(Box<RecoveredLog>),
 }
 
 struct Device<'a>(Blocking<'a>);
@@ -153,7 +154,7 @@ impl OpenLog {
     /// Checks, before any write, that a volume can be released.
     pub(super) fn check_release(&self) -> anyhow::Result<()> {
         let Walked::Two(recovered) = &self.walked else { return Ok(()) };
-        let records = recovered.steps().iter().any(|step| matches!(step, Step::Record(_)));
+        let records = recovered.steps().iter().any(|step| matches!(step, MirrorStep::Record(_)));
         if !records || self.state_dir.as_ref().is_some_and(|path| path.is_dir()) {
             return Ok(());
         }
@@ -192,19 +193,19 @@ impl OpenLog {
         let device = |at: usize| self.devices[at].as_deref().expect("steps name open devices");
         for step in recovered.steps() {
             match step {
-                Step::Record(members) => {
+                MirrorStep::Record(members) => {
                     let Some(state_dir) = self.state_dir.clone() else { continue };
                     let recorded = Members { state_dir }.record(journal, &members);
                     recorded.context("cannot write the state directory")?;
                 }
-                Step::Write { to, position, bytes } => {
+                MirrorStep::Write { to, position, bytes } => {
                     let name = &device(to).description().name;
                     let written = access::write(device(to), position, &bytes);
                     written
                         .and_then(|()| Blocking::new(device(to)).flush())
                         .context(name.clone())?;
                 }
-                Step::Copy(copy) => {
+                MirrorStep::Copy(copy) => {
                     for at in (0..copy.len).step_by(COPY_BYTES as usize) {
                         let (position, len) = (copy.position + at, COPY_BYTES.min(copy.len - at));
                         let bytes = access::read(device(copy.from), position, len)?;
@@ -233,7 +234,7 @@ fn walk_one(device: &dyn Backend) -> anyhow::Result<Found> {
 fn walk_both(
     devices: &[Option<Arc<dyn Backend>>; 2],
     state_dir: Option<&Path>,
-) -> anyhow::Result<(Recovered, bool)> {
+) -> anyhow::Result<(RecoveredLog, bool)> {
     let members = state_dir.map(|path| Members { state_dir: path.to_owned() });
     let is_on_record = |journal, member| {
         members.as_ref().is_some_and(|known| known.members(journal).contains(&member))

@@ -4,13 +4,13 @@ use super::apply::{ApplyOverrides, apply};
 use super::source::Source;
 use super::{VolumeArguments, show};
 use forebay_backend::{
-    AlignedBuffer, Backend, Blocking, Completion, Description, Io, IoKind, MemoryBackend, Wait,
+    AlignedBuffer, Backend, Blocking, Description, Io, IoKind, IoToken, IoWait, MemoryBackend,
 };
 use forebay_format::journal::{
     BATCH_BYTES_MAX, GenerationStart, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET,
     RecordKind, Released, SUPERBLOCK_BYTES, Superblock,
 };
-use forebay_journal::{Admission, Entry, Log, RecordOutcome};
+use forebay_journal::{Log, LogAdmission, LogEntry, RecordOutcome};
 use forebay_types::{ByteRange, IoError};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ impl Backend for PowerCut {
             let half = len / 2 / 512 * 512;
             let mut before = AlignedBuffer::new((len - half) as usize);
             device.read(offset + half, &mut before).unwrap();
-            let wait = Wait::new(1);
-            let torn = Completion::new(wait.clone(), 0);
+            let wait = IoWait::new(1);
+            let torn = IoToken::new(wait.clone(), 0);
             self.below.submit(Io { kind, offset, len, buffers, done: torn });
             assert_eq!(wait.all(), [Ok(())]);
             device.write(offset + half, &before, true).unwrap();
@@ -94,9 +94,9 @@ fn journal() -> (Arc<MemoryBackend>, Vec<u8>) {
     {
         for volume in volumes {
             let range = ByteRange::new(sector * 512, sectors * 512);
-            assert_eq!(log.admit(volume, range.len, ()), Admission::Granted);
+            assert_eq!(log.admit(volume, range.len, ()), LogAdmission::Granted);
             let bytes = vec![at; range.len as usize];
-            let entry = Entry { kind: RecordKind::Write, volume, range };
+            let entry = LogEntry { kind: RecordKind::Write, volume, range };
             assert!(log.append(entry, [&bytes[..]].into_iter(), None));
             expected[range.offset as usize..range.end() as usize].copy_from_slice(&bytes);
         }
@@ -104,7 +104,7 @@ fn journal() -> (Arc<MemoryBackend>, Vec<u8>) {
     }
     let range = ByteRange::new(1002 * 512, 4 * 512);
     let kind = RecordKind::Zero { unmap: true };
-    let noted = log.record(Entry { kind, volume: volumes[0], range }, None);
+    let noted = log.record(LogEntry { kind, volume: volumes[0], range }, None);
     assert_eq!(noted, RecordOutcome::Recorded);
     expected[range.offset as usize..range.end() as usize].fill(0);
     write_batches(&mut log);

@@ -15,7 +15,7 @@ use super::manager::Daemon;
 use super::memory;
 use super::periodic::Periodic;
 use forebay_api::BackgroundStatus;
-use forebay_config::{BackgroundMode, Load, LoadSources};
+use forebay_config::{BackgroundMode, LoadSources, SystemLoad};
 use forebay_runtime::{BackgroundControl, BackgroundShares, Runtime};
 use forebay_threads::Thread;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,7 +55,7 @@ struct Pressures {
 
 /// The figures at one moment.
 struct Sample {
-    load: Load,
+    load: SystemLoad,
     /// The requests of clients that were answered so far, and the sum of their latencies in
     /// microseconds.
     client_waits: (u64, u64),
@@ -264,7 +264,7 @@ mod tests {
     ) -> Sample {
         let stalls = |us| Stalls::from_iter([None, us]);
         let (processors, disks) = (stalls(processors_us), stalls(disks_us));
-        Sample { load: Load { processors, disks, runnable: None }, client_waits }
+        Sample { load: SystemLoad { processors, disks, runnable: None }, client_waits }
     }
 
     const SECOND: Duration = Duration::from_secs(1);

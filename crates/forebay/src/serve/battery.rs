@@ -6,7 +6,7 @@
 //! the runtime depends on the load.
 
 use crate::state_file::StateFile;
-use forebay_power::{Reading, StatusFlag};
+use forebay_power::{StatusFlag, UpsReading};
 use forebay_threads::Thread;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ impl Batteries {
     }
 
     /// Compares a reading with the record of its UPS.
-    pub(super) fn observe(&mut self, name: &str, reading: &Reading) {
+    pub(super) fn observe(&mut self, name: &str, reading: &UpsReading) {
         let is_full = reading.charge_percent.is_some_and(|charge| charge >= FULL_PERCENT);
         let on_mains = reading
             .status
@@ -153,10 +153,10 @@ impl Drop for Batteries {
 mod tests {
     use super::*;
 
-    fn reading(charge: u32, runtime: u32, more: &str) -> Reading {
+    fn reading(charge: u32, runtime: u32, more: &str) -> UpsReading {
         let text =
             format!("ups.status: OL\nbattery.charge: {charge}\nbattery.runtime: {runtime}\n{more}");
-        Reading::from_lines(&text).unwrap()
+        UpsReading::from_lines(&text).unwrap()
     }
 
     #[test]

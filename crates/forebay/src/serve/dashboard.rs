@@ -141,7 +141,7 @@ impl Drop for LinkFile {
 mod tests {
     use super::*;
     use crate::report::sentence;
-    use forebay_config::{Settings, Source};
+    use forebay_config::{Settings, SettingsSource};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
@@ -151,7 +151,7 @@ mod tests {
             options.set(key, text).unwrap();
         }
         let state_default = Some(state.to_owned());
-        Source { file: None, options, state_default }.load().unwrap()
+        SettingsSource { file: None, options, state_default }.load().unwrap()
     }
 
     #[test]

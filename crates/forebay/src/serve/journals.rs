@@ -14,7 +14,7 @@ use crate::report::problem as problem_of;
 use crate::state_file::StateFile;
 use forebay_api::{ErrorKind, JournalStatus, Problem, UnservedWrites};
 use forebay_backend::{
-    AlignedBuffer, Backend, Blocking, FileBackend, FileError, Medium, OpenError, OpenOptions,
+    AlignedBuffer, Backend, Blocking, FileBackend, FileError, OpenError, OpenOptions, StoreMedium,
 };
 use forebay_config::VolumeSpec;
 use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock};
@@ -41,7 +41,7 @@ pub(super) struct Journals {
     /// Volumes that are served without their failed journals, with the data of the vault.
     replaced: Mutex<Vec<Replaced>>,
     /// What the devices of each journal that was opened lie on.
-    media: Mutex<BTreeMap<Name, Vec<Medium>>>,
+    media: Mutex<BTreeMap<Name, Vec<StoreMedium>>>,
 }
 
 /// A volume under a UPS that is served without its failed journal.
@@ -278,7 +278,7 @@ impl Journals {
     }
 
     /// What the devices of a volume's journal lie on; nothing without a journal.
-    pub(super) fn media_of(&self, spec: &VolumeSpec) -> Vec<Medium> {
+    pub(super) fn media_of(&self, spec: &VolumeSpec) -> Vec<StoreMedium> {
         let media = self.media.lock().unwrap_or_else(PoisonError::into_inner);
         Name::of(spec).and_then(|name| media.get(&name).cloned()).unwrap_or_default()
     }

@@ -1,7 +1,7 @@
 //! What an operator should know about the disks of volumes: a line in the log when a volume is
 //! added, and a part of its status as long as it is served.
 
-use forebay_backend::Medium;
+use forebay_backend::StoreMedium;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ pub(super) struct Notes(Mutex<HashMap<String, Vec<String>>>);
 
 impl Notes {
     /// Replaces the notes on a volume by those on its disk and on the devices of its journal.
-    pub(super) fn set(&self, volume: &str, disk: &Medium, journal: &[Medium]) {
+    pub(super) fn set(&self, volume: &str, disk: &StoreMedium, journal: &[StoreMedium]) {
         let found = notes(disk, journal);
         found.iter().for_each(|note| tracing::warn!(volume, note, "note on a volume"));
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -25,7 +25,7 @@ impl Notes {
     }
 }
 
-fn notes(disk: &Medium, journal: &[Medium]) -> Vec<String> {
+fn notes(disk: &StoreMedium, journal: &[StoreMedium]) -> Vec<String> {
     let mut notes = Vec::new();
     if disk.hidden_bytes > 0 {
         notes.push(format!(
@@ -34,7 +34,7 @@ fn notes(disk: &Medium, journal: &[Medium]) -> Vec<String> {
         ));
     }
     // One device of a mirrored journal elsewhere suffices.
-    let shared = |device: &Medium| device.disks.intersection(&disk.disks).next().cloned();
+    let shared = |device: &StoreMedium| device.disks.intersection(&disk.disks).next().cloned();
     let shared: Option<Vec<_>> = journal.iter().map(shared).collect();
     if let Some(name) = shared.and_then(|shared| shared.into_iter().next()) {
         notes.push(format!(
@@ -49,9 +49,9 @@ fn notes(disk: &Medium, journal: &[Medium]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn on(disks: &[&str]) -> Medium {
+    fn on(disks: &[&str]) -> StoreMedium {
         let disks = disks.iter().map(|&disk| disk.to_owned()).collect();
-        Medium { disks, ..Medium::default() }
+        StoreMedium { disks, ..StoreMedium::default() }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use forebay_power::drivers::{
     Poller, now_ms,
 };
 use forebay_power::{
-    Decision, Exposure, Expression, Observation, PowerController, PowerState, Rules,
+    Exposure, Expression, PowerController, PowerDecision, PowerState, Rules, UpsObservation,
 };
 use forebay_protect::{DumpStep, PowerOrder, PowerSequence};
 use forebay_runtime::{DumpReport, Runtime};
@@ -77,8 +77,8 @@ pub(super) struct PowerMonitor {
 }
 
 /// What a decision means for the volumes.
-fn order_of(decision: &Decision) -> PowerOrder {
-    let Decision { dirty_bytes_max, drain_now, dump_now, .. } = *decision;
+fn order_of(decision: &PowerDecision) -> PowerOrder {
+    let PowerDecision { dirty_bytes_max, drain_now, dump_now, .. } = *decision;
     PowerOrder { dirty_bytes_max, drain_now, dump_now }
 }
 
@@ -99,7 +99,7 @@ impl PowerMonitor {
         let mut monitored = Vec::new();
         for (index, (ups, start)) in upses.into_iter().enumerate() {
             let sender = sender.clone();
-            let sink: ObservationSink = Box::new(move |observation: Observation| {
+            let sink: ObservationSink = Box::new(move |observation: UpsObservation| {
                 // Fails only once the monitor's thread has ended.
                 let _ = sender.send((index, Instant::now(), observation));
             });
@@ -244,7 +244,7 @@ struct MonitorThread {
     controller: PowerController,
     needed: String,
     upses: Vec<(Ups, Poller)>,
-    observations: Receiver<(usize, Instant, Observation)>,
+    observations: Receiver<(usize, Instant, UpsObservation)>,
     means: Means,
     /// How long the notice that power may be cut waits for saves of volumes in memory.
     save_time: Duration,
@@ -271,7 +271,7 @@ impl MonitorThread {
         controller: PowerController,
         needed: String,
         upses: Vec<(Ups, Poller)>,
-        observations: Receiver<(usize, Instant, Observation)>,
+        observations: Receiver<(usize, Instant, UpsObservation)>,
         means: Means,
         save_time: Duration,
     ) -> Self {
@@ -364,7 +364,7 @@ impl MonitorThread {
         self.release_when_saved();
     }
 
-    fn update_on_battery(&mut self, decision: &Decision) {
+    fn update_on_battery(&mut self, decision: &PowerDecision) {
         let on_battery =
             matches!(decision.state, PowerState::OnBattery { .. } | PowerState::Critical(_));
         if on_battery != self.on_battery
@@ -379,14 +379,14 @@ impl MonitorThread {
     }
 
     /// The time until a dump has to begin.
-    fn time_before_dump(&self, decision: &Decision) -> Duration {
+    fn time_before_dump(&self, decision: &PowerDecision) -> Duration {
         let PowerState::OnBattery { left_seconds } = decision.state else { return Duration::ZERO };
         let dump = Duration::from_millis(decision.forecast.dump_ms.unwrap_or(u64::MAX));
         Duration::from_secs(left_seconds).saturating_sub(2 * self.save_time).saturating_sub(dump)
     }
 
     /// Carries out the steps of a dump or of its end, after this decision; `None` at a stop.
-    fn advance_dump(&mut self, decision: Option<&Decision>) {
+    fn advance_dump(&mut self, decision: Option<&PowerDecision>) {
         loop {
             let volumes = self.means.runtime.ups().ids();
             let was_halted = self.sequence.is_halted();
@@ -435,7 +435,7 @@ impl MonitorThread {
         Ok(())
     }
 
-    fn end_step(&mut self, step: DumpStep, decision: Option<&Decision>) {
+    fn end_step(&mut self, step: DumpStep, decision: Option<&PowerDecision>) {
         match step {
             DumpStep::FlushDisks => {
                 let (begun, report) = &self.dump;
@@ -452,7 +452,7 @@ impl MonitorThread {
             }
             DumpStep::Resume => {
                 (self.failure, self.release_at) = (None, None);
-                if let Some(Decision { reason, .. }) = decision {
+                if let Some(PowerDecision { reason, .. }) = decision {
                     tracing::info!(reason, "dump discarded, accepting writes again");
                 }
             }
@@ -502,7 +502,7 @@ impl MonitorThread {
         }
     }
 
-    fn update_status(&self, decision: &Decision) {
+    fn update_status(&self, decision: &PowerDecision) {
         let upses = self.controller.upses().zip(&self.upses);
         let upses = upses.map(|((name, state, reading), (ups, _))| UpsStatus {
             name: name.to_owned(),

@@ -11,7 +11,7 @@ use forebay_api::{
 };
 use forebay_config::{ResolvedGeometry, VolumeSpec, read_latency_shown};
 use forebay_runtime::{
-    Calibration, Ecc, MemoryAdvice, MemoryOutlook, MemoryStatus, RuntimeStatus, ThresholdSource,
+    Calibration, Ecc, MemoryStatus, RuntimeStatus, SizeAdvice, SizeOutlook, ThresholdSource,
     VolumeStatus as Figures, WarmUpState as State, remedy_for_save,
 };
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, UnsafeUps};
@@ -143,9 +143,9 @@ pub(super) fn with_cache_off(status: VolumeStatus, off: CacheOff) -> VolumeStatu
 }
 
 /// The effect of less or more memory on a volume; `None` while it is unknown.
-pub(super) fn memory_outlook(figures: &Figures, memory: &MemoryStatus) -> Option<MemoryOutlook> {
+pub(super) fn memory_outlook(figures: &Figures, memory: &MemoryStatus) -> Option<SizeOutlook> {
     let curve = figures.curve.as_ref()?;
-    MemoryOutlook::of(curve, figures.cached_bytes, memory.used_bytes, memory.pool_bytes)
+    SizeOutlook::of(curve, figures.cached_bytes, memory.used_bytes, memory.pool_bytes)
 }
 
 /// The sizes of the points of a curve, in eighths of the volume's share of the pool.
@@ -170,9 +170,9 @@ fn curve(figures: &Figures, memory: &MemoryStatus) -> CurveStatus {
             miss_ratio_now: outlook.now,
             miss_ratio_twice: outlook.twice,
             advice: match outlook.advice {
-                MemoryAdvice::Keep => forebay_api::MemoryAdvice::Keep,
-                MemoryAdvice::Less => forebay_api::MemoryAdvice::Less,
-                MemoryAdvice::More { .. } => forebay_api::MemoryAdvice::More,
+                SizeAdvice::Keep => forebay_api::MemoryAdvice::Keep,
+                SizeAdvice::Less => forebay_api::MemoryAdvice::Less,
+                SizeAdvice::More { .. } => forebay_api::MemoryAdvice::More,
             },
             reason: outlook.to_string(),
         }),

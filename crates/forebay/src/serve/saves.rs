@@ -5,7 +5,7 @@
 //! volume is not saved twice at once, and not without a change.
 
 use super::periodic::Periodic;
-use forebay_runtime::{Runtime, Saved, VolumeError, remedy_for_save};
+use forebay_runtime::{Runtime, SaveState, VolumeError, remedy_for_save};
 use forebay_threads::Thread;
 use forebay_types::Fault;
 use std::collections::BTreeMap;
@@ -173,7 +173,7 @@ impl Saves {
 }
 
 /// Whether a volume is to be saved now. `since` is the time since the last attempt began.
-fn is_due(saved: &Saved, since: Duration) -> bool {
+fn is_due(saved: &SaveState, since: Duration) -> bool {
     let interval = match (&saved.failed, saved.every) {
         (Some(_), every) => Some(every.unwrap_or(RETRY_DELAY).min(RETRY_DELAY)),
         (None, every) => every,
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_volume_is_saved_when_it_has_changed_and_its_interval_is_over() {
         const MINUTE: Duration = Duration::from_secs(60);
-        let changed = Saved {
+        let changed = SaveState {
             path: "/image".into(),
             last: None,
             is_changed: true,
@@ -199,19 +199,19 @@ mod tests {
             failed: None,
             every: Some(5 * MINUTE),
         };
-        let due = |saved: &Saved, minutes: u32| is_due(saved, minutes * MINUTE);
+        let due = |saved: &SaveState, minutes: u32| is_due(saved, minutes * MINUTE);
         assert!(!due(&changed, 4) && due(&changed, 5));
-        assert!(!due(&Saved { is_changed: false, ..changed.clone() }, 9), "nothing to save");
-        assert!(!due(&Saved { is_saving: true, ..changed.clone() }, 9), "never two at once");
-        let without = Saved { every: None, ..changed.clone() };
+        assert!(!due(&SaveState { is_changed: false, ..changed.clone() }, 9), "nothing to save");
+        assert!(!due(&SaveState { is_saving: true, ..changed.clone() }, 9), "never two at once");
+        let without = SaveState { every: None, ..changed.clone() };
         assert!(!due(&without, 1000), "by command only");
         let failed = Some((ErrorKind::StorageFull, "no space".to_owned()));
         for every in [None, changed.every] {
-            let failed = Saved { failed: failed.clone(), every, ..changed.clone() };
+            let failed = SaveState { failed: failed.clone(), every, ..changed.clone() };
             assert!(!due(&failed, 0) && due(&failed, 1), "{every:?}");
         }
         let often = Some(Duration::from_secs(2));
-        let failed = Saved { failed, every: often, ..changed };
+        let failed = SaveState { failed, every: often, ..changed };
         assert!(is_due(&failed, Duration::from_secs(2)), "as often as without a failure");
     }
 }

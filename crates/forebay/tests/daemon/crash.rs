@@ -3,7 +3,7 @@
 use crate::common::client::Client;
 use crate::common::random::Random;
 use crate::process::{Daemon, MIB, UNPROTECTED, make_file};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use std::time::{Duration, Instant};
 
 pub const SIZE_BYTES: u64 = 16 * MIB;
@@ -65,7 +65,7 @@ pub fn write_until(
         let state = &mut lines[line as usize];
         state.sent += 1;
         let data = content(line, state.sent);
-        let cookie = client.send(Command::Write, 0, line * 4096, 4096, &data);
+        let cookie = client.send(NbdCommand::Write, 0, line * 4096, 4096, &data);
         in_flight.push((cookie, line, state.sent));
     }
     if keeps_acked {

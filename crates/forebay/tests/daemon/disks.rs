@@ -4,7 +4,7 @@
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::process::{Daemon, MIB, UNPROTECTED, make_file, status};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_types::IoError;
 use std::path::Path;
 
@@ -35,7 +35,7 @@ fn a_disk_that_does_not_answer_is_reported_until_it_does() {
     let check = |name: &str| daemon.run(&["status", name, "--check"]).0;
     assert_eq!((check("--all"), check("a")), (Some(0), Some(0)));
     disk.freeze();
-    let cookie = client.send(Command::Read, 0, MIB, 4096, &[]);
+    let cookie = client.send(NbdCommand::Read, 0, MIB, 4096, &[]);
     wait_until("the volume is stalled", PATIENCE, || state(&daemon, "a") == "stalled");
     assert_eq!(state(&daemon, "b"), "serving");
     assert_eq!(client.read(0, 4096), Ok(vec![0; 4096]), "hits are served");

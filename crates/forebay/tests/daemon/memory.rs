@@ -4,7 +4,7 @@ use crate::common::client::{Client, PATIENCE, connect};
 use crate::common::raw::{enter, request};
 use crate::common::wait_until;
 use crate::process::{Daemon, MIB, make_file};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_nbd::proto::command;
 use std::io::Write;
 use std::time::Duration;
@@ -54,8 +54,8 @@ fn largest_requests(daemon: &Daemon) {
                 let data = vec![number as u8; 32 << 20];
                 for round in 0..3 {
                     let at = (number * 64 + round * 32) * MIB % (900 * MIB);
-                    let write = client.send(Command::Write, 0, at, 32 * MIB, &data);
-                    let read = client.send(Command::Read, 0, at + 32 * MIB, 32 * MIB, &[]);
+                    let write = client.send(NbdCommand::Write, 0, at, 32 * MIB, &data);
+                    let read = client.send(NbdCommand::Read, 0, at + 32 * MIB, 32 * MIB, &[]);
                     client.wait(write).result.unwrap();
                     client.wait(read).result.unwrap();
                 }

@@ -3,7 +3,7 @@
 use crate::common::random::Random;
 use crate::crash::{LINES, SIZE_BYTES, content};
 use crate::process::{Daemon, MIB, make_file};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 
 /// Writes between two flushes.
 const BATCH: u64 = 12;
@@ -62,7 +62,7 @@ fn kill_and_check_order(io: &str, protection: &str) {
             let mut sent = Vec::new();
             for &line in &lines {
                 let data = content(line, batch);
-                sent.push(client.send(Command::Write, 0, line * 4096, 4096, &data));
+                sent.push(client.send(NbdCommand::Write, 0, line * 4096, 4096, &data));
                 history[line as usize].push(batch);
             }
             sent.into_iter().for_each(|cookie| client.wait(cookie).result.unwrap());

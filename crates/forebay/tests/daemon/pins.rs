@@ -5,7 +5,7 @@ use crate::common::wait_until;
 use crate::kept::reconnect;
 use crate::memory_limits::{machine, set_memory};
 use crate::process::{Daemon, MIB, make_file, on_one_line, run_forebay};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_types::{Bytes, Size};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -224,7 +224,7 @@ fn pinned_lines_that_leave_memory_are_read_again() {
     let daemon = start(directory.path(), "auto", ",pin=3MiB+2MiB");
     wait_for_state(&daemon, "loaded");
     let mut client = daemon.client("disk");
-    client.call(Command::WriteZeroes, 0, 3 * MIB, MIB).result.unwrap();
+    client.call(NbdCommand::WriteZeroes, 0, 3 * MIB, MIB).result.unwrap();
     wait_until("the erased lines are read again", PATIENCE, || {
         counter(&daemon, "pin_loaded_bytes") == 3 * MIB && bytes(&daemon) == (2 * MIB, 2 * MIB)
     });

@@ -5,7 +5,7 @@ use crate::common::wait_until;
 use crate::nut_lab::NutLab;
 use crate::process::{Daemon, MIB, make_file};
 use forebay_api::{BlockingClient, DrillReport, JournalState, PowerStatus, Status, VolumeSettings};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_types::{Fault, IoError};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -233,7 +233,7 @@ fn dirty_data_dumped_at_low_battery_is_restored_from_the_vault() {
     ups.set_status("OB DISCHRG LB");
     machine.wait_for_power("writes are halted", |power| power.halted);
     assert_eq!(client.write(0, &content(7)), Err(IoError::Shutdown));
-    assert_eq!(client.call(Command::Trim, 0, 0, 4096).result, Err(IoError::Shutdown));
+    assert_eq!(client.call(NbdCommand::Trim, 0, 0, 4096).result, Err(IoError::Shutdown));
     assert_all(&mut client);
     machine.wait_for_dump();
     drop(client);
@@ -397,7 +397,7 @@ fn the_disk_cache_is_flushed_as_soon_as_the_ups_is_unsafe() {
     let mut client = daemon.client("disk");
     for round in 0..6 {
         machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
-        client.call(Command::WriteZeroes, 0, round * 4096, 4096).result.unwrap();
+        client.call(NbdCommand::WriteZeroes, 0, round * 4096, 4096).result.unwrap();
         ups.set_status("OB DISCHRG");
         machine.wait_for_power("write-back ends", |power| !power.write_back_allowed);
         wait_until("the disk is flushed", PATIENCE, || machine.on_disk(round) == vec![0; 4096]);
@@ -421,7 +421,7 @@ fn a_power_failure_while_the_ups_is_unsafe_loses_no_acknowledged_write() {
     for line in lines() {
         client.write((line + 1) * 4096, &content(line)).unwrap();
     }
-    client.call(Command::WriteZeroes, 0, 4096, 4096).result.unwrap();
+    client.call(NbdCommand::WriteZeroes, 0, 4096, 4096).result.unwrap();
     wait_until("earlier dirty data is on stable storage", PATIENCE, || {
         lines().all(|line| machine.on_disk(line) == content(line))
     });

@@ -5,7 +5,7 @@
 use crate::common::client::Client;
 use crate::common::random::Random;
 use crate::process::{Daemon, MIB, UNPROTECTED, make_file};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_nbd::proto::command_flag::FUA;
 use std::path::Path;
 
@@ -119,8 +119,8 @@ impl Oracle {
         let range = first..first + count;
         let data: Vec<u8> = range.clone().flat_map(|sector| content(sector, version)).collect();
         let (command, data) = match is_zero(version) {
-            true => (Command::WriteZeroes, &[][..]),
-            false => (Command::Write, &data[..]),
+            true => (NbdCommand::WriteZeroes, &[][..]),
+            false => (NbdCommand::Write, &data[..]),
         };
         let cookie = client.send(command, flags, first * 512, count * 512, data);
         range.for_each(|sector| self.sectors[sector as usize].0.push(version));

@@ -4,7 +4,7 @@ use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
 use crate::process::{Daemon, MIB, UNPROTECTED, make_file, wait_for_exit};
 use forebay_lab::trace::{Op, Request, Trace};
-use forebay_nbd::Command as Verb;
+use forebay_nbd::NbdCommand as Verb;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 

@@ -4,7 +4,7 @@
 //! which reserves a spare buffer until the write is appended, because the write may have to open a
 //! batch.
 
-use super::Entry;
+use super::LogEntry;
 use forebay_format::journal::{BLOCK_BYTES, HEADER_BYTES, RECORD_BYTES, Record, batch_bytes};
 use forebay_types::SECTOR_BYTES;
 use std::collections::VecDeque;
@@ -150,7 +150,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
     /// Appends a write, whose permit has been returned, with its data in pieces.
     pub(super) fn append_write<'a>(
         &mut self,
-        entry: Entry,
+        entry: LogEntry,
         pieces: impl Iterator<Item = &'a [u8]>,
         waiter: Option<W>,
     ) {
@@ -195,12 +195,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
     }
 
     /// Appends a record without payload.
-    pub(super) fn append_record(&mut self, entry: &Entry, waiter: Option<W>) {
+    pub(super) fn append_record(&mut self, entry: &LogEntry, waiter: Option<W>) {
         if self.queue.back().is_none_or(|batch| batch.records.len() == self.limits.records) {
             self.open();
         }
         let batch = self.queue.back_mut().expect("a batch is open");
-        let Entry { kind, volume, range } = *entry;
+        let LogEntry { kind, volume, range } = *entry;
         batch.records.push(Record { kind, volume, range, payload_offset: 0, checksum: 0 });
         batch.waiters.extend(waiter);
         assert!(batch.records.len() <= self.limits.records, "{} records", batch.records.len());

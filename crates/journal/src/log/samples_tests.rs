@@ -1,4 +1,4 @@
-use super::super::{Admission, Entry, Notification};
+use super::super::{LogAdmission, LogEntry, Notification};
 use super::*;
 use crate::identity::samples_of;
 use forebay_format::journal::{Geometry, JOURNAL_BYTES_MIN, JournalId, RecordKind, sample_places};
@@ -49,12 +49,12 @@ impl Lab {
     }
 
     fn record(&mut self, at: usize) {
-        let entry = Entry {
+        let entry = LogEntry {
             kind: RecordKind::Write,
             volume: self.volume,
             range: ByteRange::new(place(at) + 512, 512),
         };
-        assert_eq!(self.log.admit(self.volume, 512, 0), Admission::Granted);
+        assert_eq!(self.log.admit(self.volume, 512, 0), LogAdmission::Granted);
         assert!(self.log.append(entry, [&[1; 512][..]].into_iter(), None));
         self.pump();
     }

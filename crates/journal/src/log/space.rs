@@ -20,7 +20,7 @@
 
 use super::extent::RESERVED_SEGMENTS;
 use super::volumes::{Fence, LogVolume, Mark};
-use super::{Admission, BatchWrite, Entry, Log, Notification, retry};
+use super::{BatchWrite, Log, LogAdmission, LogEntry, Notification, retry};
 use forebay_format::journal::{RECORD_BYTES, RecordKind, batch_bytes};
 use forebay_types::{ByteRange, IoResult};
 
@@ -54,7 +54,7 @@ pub enum RecordOutcome {
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// Records a change without payload: an erase, or a range whose newest content is on the disk.
-    pub fn record(&mut self, entry: Entry, mut waiter: Option<W>) -> RecordOutcome {
+    pub fn record(&mut self, entry: LogEntry, mut waiter: Option<W>) -> RecordOutcome {
         assert!(entry.kind != RecordKind::Write, "a write has a payload");
         let range = entry.range;
         assert!(range.len > 0 && range.is_sector_aligned(), "{range} is not whole sectors");
@@ -96,7 +96,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// Numbers a record that was just added to a batch.
-    pub(super) fn count_record(&mut self, entry: &Entry) {
+    pub(super) fn count_record(&mut self, entry: &LogEntry) {
         self.samples.mark_touched(entry.volume, entry.range);
         // A log that admits no writes records data only to forward it.
         self.volumes.count_record(entry, self.extent.head().0, self.extent.is_low());
@@ -142,25 +142,25 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// log notifies the waiter after the next checkpoint.
     pub fn admit_erase(&mut self, number: u16, waiter: W) -> bool {
         let has_space = self.failed.is_some() || !self.extent.is_low();
-        has_space || self.admit_write_through(number, waiter) != Admission::Wait
+        has_space || self.admit_write_through(number, waiter) != LogAdmission::Wait
     }
 
     /// Admits a write as a write-through, because the log has no space for its data; or makes it
     /// wait for a checkpoint, so that its `Forget` record does not take the last space.
-    pub(super) fn admit_write_through(&mut self, number: u16, waiter: W) -> Admission {
-        let Some(volume) = self.volumes.get(number) else { return Admission::Full };
+    pub(super) fn admit_write_through(&mut self, number: u16, waiter: W) -> LogAdmission {
+        let Some(volume) = self.volumes.get(number) else { return LogAdmission::Full };
         if volume.needed.is_none() {
             if self.extent.is_low() && !self.volumes.is_void(number, self.superblock()) {
                 self.void_all_records(number);
             }
-            return Admission::Full;
+            return LogAdmission::Full;
         }
         let is_futile = volume.futile >= FUTILE_MAX || volume.is_restoring;
         if self.extent.free_segments() > RESERVED_SEGMENTS || volume.fence.is_some() || is_futile {
-            return Admission::Full;
+            return LogAdmission::Full;
         }
         self.checkpoint_waiters.push(waiter);
-        Admission::Wait
+        LogAdmission::Wait
     }
 
     /// Ends the restore of a volume: all its recovered records are in the pool or on its disk.
@@ -262,22 +262,22 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// As [`Log::admit`], for `len` bytes of a volume that the log forwards. On
-    /// [`Admission::Wait`] the caller retries when a write of the log completes; the log sends no
-    /// notification.
-    pub fn admit_forward(&mut self, number: u16, len: u64) -> Admission {
+    /// [`LogAdmission::Wait`] the caller retries when a write of the log completes; the log sends
+    /// no notification.
+    pub fn admit_forward(&mut self, number: u16, len: u64) -> LogAdmission {
         if self.failed.is_some() {
-            return Admission::Failed;
+            return LogAdmission::Failed;
         }
         if self.extent.free_segments() <= RESERVED_SEGMENTS {
             if batch_bytes(len, 1) > reserve_bytes_to_forward(self, number) {
-                return Admission::Full;
+                return LogAdmission::Full;
             }
             // An earlier write with a permit may yet need this space.
             if self.batches.has_permits() {
-                return Admission::Wait;
+                return LogAdmission::Wait;
             }
         }
-        if self.batches.take_permit() { Admission::Granted } else { Admission::Wait }
+        if self.batches.take_permit() { LogAdmission::Granted } else { LogAdmission::Wait }
     }
 
     /// Records a fence: the volume's disk has everything recorded before `since` on stable storage,
@@ -310,7 +310,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         for (end, next) in ends.chain([(size_bytes, size_bytes)]) {
             if end > start {
                 let range = ByteRange::new(start, end - start);
-                let entry = Entry { kind: RecordKind::Forget, volume: number, range };
+                let entry = LogEntry { kind: RecordKind::Forget, volume: number, range };
                 self.batches.append_record(&entry, None);
                 self.count_record(&entry);
             }

@@ -1,6 +1,6 @@
 //! Which records of each volume the log must keep.
 
-use super::Entry;
+use super::LogEntry;
 use forebay_format::journal::{RecordKind, Superblock};
 use forebay_types::ByteRange;
 
@@ -169,7 +169,7 @@ impl LogVolumes {
     /// Numbers a record that was just added to a batch, which goes to `segment` at the earliest.
     /// With `keeps_fence`, a write within the ranges that the volume's fence keeps does not void
     /// the fence.
-    pub(super) fn count_record(&mut self, entry: &Entry, segment: u64, keeps_fence: bool) {
+    pub(super) fn count_record(&mut self, entry: &LogEntry, segment: u64, keeps_fence: bool) {
         let number = self.next_record;
         self.next_record += 1;
         let volume = self.get_mut(entry.volume).expect("the volume was added");
@@ -184,7 +184,7 @@ impl LogVolumes {
     }
 
     /// Removes a range from the fence of a volume, because the next record forgets it.
-    pub(super) fn narrow_fence(&mut self, entry: &Entry) {
+    pub(super) fn narrow_fence(&mut self, entry: &LogEntry) {
         let from = self.next_record + 1;
         let fence = self.get_mut(entry.volume).and_then(|volume| volume.fence.as_mut());
         if let Some(fence) = fence {

@@ -53,7 +53,7 @@ pub(crate) fn walk(
 
 /// The result of inspecting a log in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Inspection {
+pub struct LogInspection {
     /// Positions of damaged data on the device, in bytes.
     pub damaged: Vec<u64>,
     /// Ranges that one device lacks and the other has.
@@ -67,7 +67,7 @@ pub struct Inspection {
 pub fn inspect(
     devices: [Option<&mut dyn ReadAt>; MEMBERS_MAX],
     superblock: Superblock,
-) -> Inspection {
+) -> LogInspection {
     let mut walk = LogWalk::new(devices, superblock);
     walk.keeps_damaged_only = true;
     walk.run();
@@ -77,7 +77,7 @@ pub fn inspect(
         Damage::Payload { .. } => None,
     });
     let damaged = lost.chain(found.records.iter().map(|found| found.position)).collect();
-    Inspection { damaged, lags, bytes: extents.iter().map(|(_, len)| len).sum() }
+    LogInspection { damaged, lags, bytes: extents.iter().map(|(_, len)| len).sum() }
 }
 
 struct LogWalk<'a> {

@@ -6,13 +6,11 @@ use super::machine::{Journal, Machine, Writing};
 use super::store::LogDevice;
 use super::work::{Durability, SECTORS, places};
 use crate::harness::Sabotage;
-use crate::harness::journal::record;
+use crate::harness::journal::{Restored, read_piece, record};
 use crate::harness::memory::payload_of;
-use forebay_engine::{Answer, Note, Outcome, PartId};
+use forebay_engine::{Answer, JournalRequest, Outcome, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
-use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Image, Log, ReadAt, Source, recover,
-};
+use forebay_journal::{Found, Log, LogAdmission, LogEntry, ReadAt, pieces_to_restore, recover};
 use forebay_protect::JournalState;
 use forebay_types::{IoResult, SECTOR_BYTES};
 
@@ -32,7 +30,7 @@ pub(super) struct Recovered {
     pub device: LogDevice,
     pub found: Found,
     /// The data that the disk may lack.
-    pub extents: Vec<(Extent, Vec<u64>)>,
+    pub pieces: Vec<Restored>,
 }
 
 /// Why a start refuses a log.
@@ -69,51 +67,32 @@ impl Recovered {
         }
         let volumes = &found.superblock.volumes;
         let number = volumes.iter().find(|v| v.identity == IDENTITY).map(|volume| volume.number);
-        let mut extents = Vec::new();
-        if let Some(number) = number {
-            for extent in Image::of_volume(&found.records, number).extents() {
-                if let Some(stamps) = stamps_of(&extent, &found, &device, faults)? {
-                    extents.push((extent, stamps));
+        let pieces = number.map(|number| pieces_to_restore(&found.records, number));
+        let mut restored = Vec::new();
+        for piece in pieces.unwrap_or_default() {
+            if let Some(position) = piece.position {
+                let first = position / SECTOR_BYTES;
+                let mut sectors = first..first + piece.range.len / SECTOR_BYTES;
+                if faults.next_result(FaultKind::JournalRead).is_err()
+                    || sectors.any(|sector| device.unreadable.contains(&sector))
+                {
+                    return Err(Refused::Unusable("a record is unreadable".into()));
                 }
             }
+            restored.push(read_piece(piece, |at| device.word(at)));
         }
-        Ok(Self { device, found, extents })
+        Ok(Self { device, found, pieces: restored })
     }
 
     /// The restored content of each sector, if it is restored.
     pub(super) fn overlay(&self) -> [Option<u64>; SECTORS] {
         let mut overlay = [None; SECTORS];
-        for (extent, stamps) in &self.extents {
-            for (place, &stamp) in places(extent.range).zip(stamps) {
+        for (piece, stamps) in &self.pieces {
+            for (place, &stamp) in places(piece.range).zip(stamps) {
                 overlay[place] = Some(stamp);
             }
         }
         overlay
-    }
-}
-
-/// The content of an extent; `None` if there is nothing to restore.
-fn stamps_of(
-    extent: &Extent,
-    found: &Found,
-    device: &LogDevice,
-    faults: &mut Faults,
-) -> Result<Option<Vec<u64>>, Refused> {
-    let count = extent.range.len / SECTOR_BYTES;
-    match extent.source {
-        Source::Write { record, .. } if found.records[record].is_damaged => Ok(None),
-        Source::Write { record, offset } => {
-            let first = found.records[record].position + offset;
-            let mut sectors = (0..count).map(|at| first / SECTOR_BYTES + at);
-            if faults.next_result(FaultKind::JournalRead).is_err()
-                || sectors.any(|sector| device.unreadable.contains(&sector))
-            {
-                return Err(Refused::Unusable("a record is unreadable".into()));
-            }
-            Ok(Some((0..count).map(|at| device.word(first + at * SECTOR_BYTES)).collect()))
-        }
-        Source::Zero { .. } => Ok(Some(vec![0; count as usize])),
-        Source::Discard => Ok(None),
     }
 }
 
@@ -153,7 +132,7 @@ impl Journal {
         let granted = self.state.log.admit(self.number, SECTOR_BYTES, PartId(0));
         assert_eq!(granted, LogAdmission::Granted, "a nearly empty log has space");
         let range = super::work::sectors(place as u64, 1);
-        let entry = Entry { kind: RecordKind::Write, volume: self.number, range };
+        let entry = LogEntry { kind: RecordKind::Write, volume: self.number, range };
         assert!(self.state.log.append(entry, [&bytes[..]].into_iter(), None));
         write_all(&mut self.state, &mut self.device);
     }
@@ -186,7 +165,7 @@ impl Machine {
     pub(super) fn take_note(
         &mut self,
         shard: usize,
-        note: &Note,
+        note: &JournalRequest,
         payload: &[u8],
     ) -> Option<Answer> {
         if Sabotage::skipping_note(&note.kind).is_some_and(|bug| self.strikes(bug)) {

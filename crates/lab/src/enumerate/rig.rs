@@ -9,11 +9,11 @@ use super::machine::{Journal, Machine, Origin, VOLUME, Writing};
 use super::store::Disk;
 use super::work::{Durability, Operation, SECTORS, Workload, places};
 use super::{Bug, work};
-use crate::harness::journal::{Piece, pieces};
+use crate::harness::journal::{Restored, request_of};
 use crate::harness::memory::{Memory, payload_of};
 use crate::harness::oracle::{Crash, Oracle, stamp};
 use crate::harness::{Sabotage, WHOLE};
-use forebay_types::{ByteRange, Stripes};
+use forebay_types::ByteRange;
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 use std::collections::VecDeque;
 
@@ -52,7 +52,7 @@ pub(super) struct Rig {
     operations: Vec<Operation>,
     next: usize,
     phase: Phase,
-    restoring: VecDeque<Piece>,
+    restoring: VecDeque<Restored>,
     tries: u32,
     journals_made: u8,
     pub refused_starts: u64,
@@ -348,9 +348,7 @@ impl Rig {
             Some(recovered) => match Journal::resume(recovered, durability) {
                 Some(journal) => {
                     self.machine.journal = Some(journal);
-                    let extents = recovered.extents.iter();
-                    let pieces = extents.flat_map(|(it, stamps)| pieces(it, stamps, Stripes::NONE));
-                    self.restoring = pieces.collect();
+                    self.restoring = recovered.pieces.iter().cloned().collect();
                 }
                 None => self.drain(recovered),
             },
@@ -391,7 +389,7 @@ impl Rig {
             self.fail_start();
             return;
         }
-        let Some(piece) = self.restoring.front() else {
+        let Some((piece, stamps)) = self.restoring.front() else {
             if let Some(journal) = &mut self.machine.journal {
                 if journal.state.unrecorded_failure().is_some() {
                     self.fail_start();
@@ -407,9 +405,10 @@ impl Rig {
             self.machine.ended = Some(Ok(()));
             return;
         }
-        let request = Request { volume: VOLUME, kind: piece.kind, range: piece.range };
-        let bytes = payload_of(piece.stamps.iter().copied());
-        let payload = match piece.kind {
+        let kind = request_of(piece);
+        let request = Request { volume: VOLUME, kind, range: piece.range };
+        let bytes = payload_of(stamps.iter().copied());
+        let payload = match kind {
             RequestKind::Restore => Payload::Owned(Memory::payload(&bytes)),
             _ => Payload::None,
         };

@@ -10,7 +10,9 @@ use forebay_engine::{
     Answer, Elevator, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Protection, Shard,
     ShardConfig, begin_forecast, end_former_forecasts,
 };
-use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Needs, Pace, ReadTimes, Weir};
+use forebay_policy::{
+    DiskSample, Governor, GovernorState, Needs, Pace, ReadTimes, Weir, WritebackLimits,
+};
 use forebay_protect::admission;
 use forebay_types::{
     ByteRange, DiskGeometry, Granule, IoError, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
@@ -140,7 +142,7 @@ impl CacheHost {
             flushes: Vec::new(),
             reads_in_flight: 0,
             last_read_ns: None,
-            governor: Governor::new(Limits::default()),
+            governor: Governor::new(WritebackLimits::default()),
             reads: ReadTimes::default(),
             replies: Vec::new(),
             preloaded: Vec::new(),
@@ -214,11 +216,11 @@ impl CacheHost {
         self.last_read_ns = Some(self.now_ns);
     }
 
-    pub(crate) fn set_limits(&mut self, limits: Limits) {
+    pub(crate) fn set_limits(&mut self, limits: WritebackLimits) {
         self.governor.set_limits(limits);
     }
 
-    pub(crate) fn governor(&self) -> GovernorStatus {
+    pub(crate) fn governor(&self) -> GovernorState {
         self.governor.status()
     }
 

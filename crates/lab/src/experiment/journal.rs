@@ -1,9 +1,9 @@
 //! The journal of an experiment: the shipped log, on a device that takes no time.
 
 use super::machine::{SECOND_NS, VOLUME};
-use forebay_engine::{Answer, Note, Part};
+use forebay_engine::{Answer, JournalRequest, Part};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
-use forebay_journal::{Admission, Log};
+use forebay_journal::{Log, LogAdmission};
 use forebay_protect::JournalState;
 use forebay_types::{ByteRange, Durability};
 use forebay_volume::{Request, RequestKind};
@@ -45,7 +45,7 @@ impl HostLog {
         host
     }
 
-    pub(crate) fn admit(&mut self, part: &Part) -> (Admission, Durability) {
+    pub(crate) fn admit(&mut self, part: &Part) -> (LogAdmission, Durability) {
         (self.state.admit(self.number, part), Durability::Flush)
     }
 
@@ -53,7 +53,7 @@ impl HostLog {
         self.state.log.withdraw();
     }
 
-    pub(crate) fn record(&mut self, note: &Note) {
+    pub(crate) fn record(&mut self, note: &JournalRequest) {
         let len = note.range.len as usize;
         self.zeroes.resize(self.zeroes.len().max(len), 0);
         let bytes = std::iter::once(&self.zeroes[..len]);

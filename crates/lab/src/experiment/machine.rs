@@ -19,7 +19,7 @@ use crate::harness::queue::Queue;
 use crate::harness::shard::LabShard;
 use forebay_backend::{IoKind, OpenError};
 use forebay_engine::{IoVerb, Protection};
-use forebay_policy::{Limits, Needs};
+use forebay_policy::{Needs, WritebackLimits};
 use forebay_types::{ByteRange, DiskGeometry, Granule, Mode, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 
@@ -171,7 +171,7 @@ impl Machine {
         self.cache.as_ref().map(|(_, host)| host)
     }
 
-    pub(crate) fn set_limits(&mut self, limits: Limits) {
+    pub(crate) fn set_limits(&mut self, limits: WritebackLimits) {
         if let Some((_, host)) = &mut self.cache {
             host.set_limits(limits);
         }

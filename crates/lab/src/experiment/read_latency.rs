@@ -6,7 +6,7 @@ use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
 use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
-use forebay_policy::{Limits, ReadTarget};
+use forebay_policy::{ReadTarget, WritebackLimits};
 use forebay_types::{ByteRange, Size};
 
 const READ_BYTES: u64 = 4 << 10;
@@ -146,7 +146,7 @@ fn run_case(
 ) -> Result<Run, OpenError> {
     let mut machine = Machine::new(name, plan.pool_bytes)?;
     let target = if governed { ReadTarget::Idle } else { ReadTarget::Off };
-    machine.set_limits(Limits { target, ..Limits::default() });
+    machine.set_limits(WritebackLimits { target, ..WritebackLimits::default() });
     let mut pair = ReaderAndWriter {
         dice: Dice::new(seed),
         disk_bytes: machine.disk_bytes() / READ_BYTES * READ_BYTES,

@@ -12,7 +12,7 @@ use super::report::{Report, Table};
 use super::users::{KIB, MIB};
 use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
-use forebay_policy::{Confidence, History};
+use forebay_policy::{AccessHistory, Confidence};
 use forebay_types::{
     ByteRange, Granule, LINE_BYTES, SLOT_SECONDS, SLOTS_PER_DAY, SLOTS_PER_WEEK, Size, TimeSlot,
 };
@@ -321,7 +321,7 @@ pub(super) fn fortnight(plan: &Plan, case: Case, seed: u64) -> Result<Fortnight,
     for client in 0..=BACKUP {
         machine.add_client(client, 0);
     }
-    let mut history = History::new((plan.pool_bytes / LINE_BYTES / 8) as usize);
+    let mut history = AccessHistory::new((plan.pool_bytes / LINE_BYTES / 8) as usize);
     let mut confidence = Confidence::default();
     let (mut preloaded_bytes, mut used_bytes) = ([0; 2], [0; 2]);
     // `before` has the counters of preloaded and used lines when the last preload began; `compared`

@@ -4,7 +4,7 @@
 //! engine, or a disk, could make. Bugs inside the engine are behind its feature `sabotage`.
 
 use crate::named::named;
-use forebay_engine::{IoVerb, MemoryStep, NoteKind};
+use forebay_engine::{IoVerb, JournalOp, MemoryStep};
 
 named! {
     /// A planted bug of the driver, the disk or the journal.
@@ -123,10 +123,10 @@ impl Sabotage {
     }
 
     /// The bug that omits a record of the journal.
-    pub(crate) const fn skipping_note(kind: &NoteKind) -> Option<Self> {
+    pub(crate) const fn skipping_note(kind: &JournalOp) -> Option<Self> {
         match kind {
-            NoteKind::Forget => Some(Self::SkipForget),
-            NoteKind::Zero { .. } => Some(Self::SkipEraseNote),
+            JournalOp::Forget => Some(Self::SkipForget),
+            JournalOp::Zero { .. } => Some(Self::SkipEraseNote),
             _ => None,
         }
     }

@@ -21,7 +21,7 @@ use crate::harness::io::Io;
 use crate::harness::oracle::ZERO;
 use crate::harness::shard::PooledShard;
 use forebay_ecc::Code;
-use forebay_engine::{Inspection, MemoryStep, Place, Seal, Segment, Slot, Verdict, Work};
+use forebay_engine::{Inspection, MemoryStep, PatrolWork, Place, Seal, SealVerdict, Segment, Slot};
 use forebay_types::{ByteRange, SECTOR_BYTES};
 use seals::{Seals, place_of};
 
@@ -210,16 +210,16 @@ impl Integrity {
         found: &Inspection,
     ) {
         let verdict = match found.work {
-            Work::Seal => {
+            PatrolWork::Seal => {
                 self.seals[shard].make(one, &found.seal);
-                Verdict::Intact
+                SealVerdict::Intact
             }
-            Work::Verify => {
+            PatrolWork::Verify => {
                 let seal =
                     Seal { parity: found.seal.parity.filter(|_| !found.encode), ..found.seal };
                 let damage = self.inject_damage(run, shard, one, &seal);
                 let verdict = self.seals[shard].verify(run, one, &seal, damage);
-                if verdict == Verdict::Intact {
+                if verdict == SealVerdict::Intact {
                     self.seals[shard].make(one, &found.seal);
                 }
                 verdict
@@ -310,11 +310,11 @@ impl Integrity {
         let before = self.seals[shard].save(one, sealed);
         let damage = self.inject_damage(run, shard, one, sealed);
         let verdict = self.seals[shard].verify(run, one, sealed, damage);
-        if matches!(verdict, Verdict::Lost { .. }) {
+        if matches!(verdict, SealVerdict::Lost { .. }) {
             // Undo the damage: answers that still use the old slot have been checked already.
             self.seals[shard].restore(one, sealed, before);
         }
-        if verdict != Verdict::Intact {
+        if verdict != SealVerdict::Intact {
             one.shard.damaged_before(sealed, kept, verdict);
             record_loss(run, expected, one, sealed, verdict);
         }
@@ -333,7 +333,7 @@ impl Integrity {
         let Some(sealed) = one.shard.seal_of(slot) else { return };
         let damage = self.inject_damage(run, shard, one, &sealed);
         let verdict = self.seals[shard].verify(run, one, &sealed, damage);
-        if verdict != Verdict::Intact {
+        if verdict != SealVerdict::Intact {
             one.shard.damaged(&sealed, verdict);
             record_loss(run, expected, one, &sealed, verdict);
         }
@@ -357,11 +357,11 @@ impl Integrity {
             let damage = self.inject_damage(run, io.shard, one, damaged);
             let Some(seal) = found else { continue };
             let verdict = self.seals[io.shard].verify(run, one, seal, damage);
-            if verdict != Verdict::Intact {
+            if verdict != SealVerdict::Intact {
                 one.shard.damaged(seal, verdict);
                 record_loss(run, expected, one, seal, verdict);
             }
-            if matches!(verdict, Verdict::Lost { .. }) {
+            if matches!(verdict, SealVerdict::Lost { .. }) {
                 good = false;
                 self.seals[io.shard].restore(one, seal, before);
             }
@@ -451,9 +451,9 @@ fn record_loss(
     expected: &mut Expected,
     one: &PooledShard,
     sealed: &Seal,
-    verdict: Verdict,
+    verdict: SealVerdict,
 ) {
-    if let Verdict::Lost { sectors } = verdict {
+    if let SealVerdict::Lost { sectors } = verdict {
         let lost = one.shard.slots().line(sealed.key).lost();
         expected.lose(run, sealed.key, lost, sectors);
     }

@@ -12,7 +12,7 @@ use crate::harness::oracle::describe_stamp;
 use crate::harness::shard::PooledShard;
 use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::LineKey;
-use forebay_journal::{Found, Source};
+use forebay_journal::Found;
 use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use forebay_volume::shard_of;
 
@@ -127,8 +127,7 @@ impl World {
             }
             let disk = self.device.disk_mut(volume);
             let image = self.journal.image(found, volume);
-            let held = image.iter().filter(|(extent, _)| extent.source != Source::Discard);
-            for (sector, stamp) in held.flat_map(|(e, s)| sectors_of(e.range).zip(s)) {
+            for (sector, stamp) in image.iter().flat_map(|(it, s)| sectors_of(it.range).zip(s)) {
                 if lost.contains_key(&sector) {
                     disk.write(sector, *stamp);
                 }

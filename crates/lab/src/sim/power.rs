@@ -11,7 +11,6 @@
 //! Everything acknowledged since then must survive, and everything before, once the dirty data has
 //! been drained.
 
-use super::device::disk::sectors_of;
 use super::driver::{POWER, Simulation};
 use super::expected::Expected;
 use super::plan::Plan;
@@ -20,11 +19,12 @@ use super::run::Run;
 use super::volume::Volume;
 use super::world::World;
 use crate::harness::dice::{Dice, Ppm};
+use crate::harness::journal::Restored;
 use crate::harness::oracle::{Crash, Promise, is_change};
 use crate::harness::shard::PooledShard;
 use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::LineKey;
-use forebay_journal::{Extent, Source};
+use forebay_journal::Piece;
 use forebay_protect::{DumpStep, PowerGate, PowerOrder, PowerSequence, VolumePower};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Request, RequestKind};
@@ -282,26 +282,21 @@ impl Power {
     }
 
     /// The content of the vault of a volume.
-    pub(crate) fn vault_image(&self, volume: VolumeId) -> Vec<(Extent, Vec<u64>)> {
-        let mut image: Vec<(Extent, Vec<u64>)> = Vec::new();
+    pub(crate) fn vault_image(&self, volume: VolumeId) -> Vec<Restored> {
+        let mut image: Vec<Restored> = Vec::new();
         for (&sector, &stamp) in &self.vault[usize::from(volume.0)] {
             let offset = sector * SECTOR_BYTES;
             match image.last_mut() {
-                Some((extent, stamps)) if extent.range.end() == offset => {
-                    extent.range.len += SECTOR_BYTES;
+                Some((piece, stamps)) if piece.range.end() == offset => {
+                    piece.range.len += SECTOR_BYTES;
                     stamps.push(stamp);
                 }
                 _ => {
-                    let source = Source::Write { record: 0, offset: 0 };
                     let range = ByteRange::new(offset, SECTOR_BYTES);
-                    image.push((Extent { range, source }, vec![stamp]));
+                    image.push((Piece { range, position: Some(0) }, vec![stamp]));
                 }
             }
         }
-        debug_assert!(image.iter().all(|(extent, stamps)| {
-            let sectors = sectors_of(extent.range);
-            (sectors.end - sectors.start) as usize == stamps.len()
-        }));
         image
     }
 

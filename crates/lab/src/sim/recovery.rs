@@ -4,11 +4,11 @@ use super::device::disk::sectors_of;
 use super::driver::{INTERNAL, SILENCE_US_MAX, Simulation};
 use super::world::World;
 use crate::harness::dice::Ppm;
-use crate::harness::journal::{Piece, pieces};
+use crate::harness::journal::{Restored, request_of};
 use crate::harness::memory::{Memory, payload_of};
 use crate::harness::oracle::Crash;
 use crate::harness::{Sabotage, WHOLE};
-use forebay_journal::{Extent, Found, Source};
+use forebay_journal::Found;
 use forebay_types::{ByteRange, IoError, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Payload, Request, RequestKind};
 
@@ -18,9 +18,6 @@ const RECOVERY_DEATHS_MAX: u32 = 3;
 const RESTORES_MAX: u32 = 20;
 /// Events in one attempt before all faults are healed for it.
 const RESTORE_EVENTS_MAX: u64 = 30_000;
-
-/// The extents that a volume's disk may lack after a crash, with their content.
-type Restorable = Vec<(Extent, Vec<u64>)>;
 
 /// A recovery in progress.
 #[derive(Default)]
@@ -74,14 +71,12 @@ impl Simulation {
             Some(found) => world.journal.image(found, volume),
             None => Vec::new(),
         };
-        let to_restore: Vec<Restorable> = volumes.into_iter().map(image).collect();
+        let to_restore: Vec<Vec<Restored>> = volumes.into_iter().map(image).collect();
         let mut contents = device.contents();
         for (content, to_restore) in contents.iter_mut().zip(&to_restore) {
-            for (extent, stamps) in to_restore {
-                if extent.source != Source::Discard {
-                    let sectors = sectors_of(extent.range);
-                    content[sectors.start as usize..sectors.end as usize].copy_from_slice(stamps);
-                }
+            for (piece, stamps) in to_restore {
+                let sectors = sectors_of(piece.range);
+                content[sectors.start as usize..sectors.end as usize].copy_from_slice(stamps);
             }
         }
         expected.accept_losses(&run.plan, &contents);
@@ -93,7 +88,7 @@ impl Simulation {
     }
 
     /// Starts the next process after a crash, on the disks, the journal and the vault.
-    fn restart(&mut self, found: Option<Found>, mut to_restore: Vec<Restorable>) {
+    fn restart(&mut self, found: Option<Found>, mut to_restore: Vec<Vec<Restored>>) {
         let world = &mut self.world;
         world.power.restart(&world.run);
         world.integrity.begin_recovery();
@@ -181,21 +176,18 @@ impl Simulation {
 
     /// Restores the journal's or the vault's content to the pool. Returns false if the process
     /// crashed meanwhile; then the next one has recovered.
-    fn restore(&mut self, to_restore: &[Restorable]) -> bool {
-        for (volume, extents) in self.world.run.plan.volume_ids().into_iter().zip(to_restore) {
-            for (extent, stamps) in extents {
+    fn restore(&mut self, to_restore: &[Vec<Restored>]) -> bool {
+        for (volume, pieces) in self.world.run.plan.volume_ids().into_iter().zip(to_restore) {
+            for (piece, stamps) in pieces {
                 self.world.run.report.restored_extents += 1;
-                let stripes = self.world.stripes_of(volume);
-                for Piece { kind, range, stamps } in pieces(extent, stamps, stripes) {
-                    self.restore_piece(volume, kind, range, &stamps);
-                    if !self.is_ok() {
-                        return true;
-                    }
-                    if self.fails_to_start()
-                        || self.dies_in_recovery(self.world.run.plan.crash_in_recovery)
-                    {
-                        return false;
-                    }
+                self.restore_piece(volume, request_of(piece), piece.range, stamps);
+                if !self.is_ok() {
+                    return true;
+                }
+                if self.fails_to_start()
+                    || self.dies_in_recovery(self.world.run.plan.crash_in_recovery)
+                {
+                    return false;
                 }
             }
         }

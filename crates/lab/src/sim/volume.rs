@@ -3,7 +3,7 @@
 use super::plan::VolumePlan;
 use forebay_journal::Freshness;
 use forebay_types::Mode;
-use forebay_volume::{Order, Streams};
+use forebay_volume::{EpochOrder, Streams};
 use std::sync::Arc;
 
 /// The settings of a volume, and what its process keeps beside the shards for it.
@@ -16,7 +16,7 @@ pub(crate) struct Volume {
     is_emptied: bool,
     pub streams: Option<Streams>,
     /// The epochs of an ordered volume.
-    order: Option<Arc<Order>>,
+    order: Option<Arc<EpochOrder>>,
     /// Whether lost data may be restored from the journal.
     pub freshness: Freshness,
     /// Whether the journal has a record of all acknowledged data that the disk may lack. It is kept
@@ -103,7 +103,7 @@ impl Volume {
         self.records_all = false;
     }
 
-    pub(crate) fn order(&self) -> Option<Arc<Order>> {
+    pub(crate) fn order(&self) -> Option<Arc<EpochOrder>> {
         self.order.clone()
     }
 }

@@ -34,13 +34,12 @@ use forebay_engine::{
     Answer, Elevator, IoAction, IoId, LineKey, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId,
     Protection, Shard,
 };
-use forebay_journal::Source;
 use forebay_protect::{admission, protection};
 use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, Stripes, VolumeId,
 };
 use forebay_volume::{
-    Admission, Barrier, Host, JobId, Order, Reply, Request, RequestKind, Streams, shard_of,
+    Admission, Barrier, EpochOrder, Host, JobId, Reply, Request, RequestKind, Streams, shard_of,
 };
 use std::sync::Arc;
 
@@ -386,11 +385,11 @@ impl World {
         }
         let Some(found) = self.journal.read_log() else { return };
         for volume in volumes {
-            for (extent, stamps) in self.journal.image(&found, volume) {
-                if extent.source == Source::Discard || !self.expected.losses.any_in(volume, None) {
-                    continue;
+            for (piece, stamps) in self.journal.image(&found, volume) {
+                if !self.expected.losses.any_in(volume, None) {
+                    break;
                 }
-                for (sector, stamp) in sectors_of(extent.range).zip(stamps) {
+                for (sector, stamp) in sectors_of(piece.range).zip(stamps) {
                     self.restore_sector(volume, sector, stamp);
                 }
             }
@@ -534,7 +533,7 @@ impl Host for World {
         admission(part.range, fua, ups, self.journal.admit(part))
     }
 
-    fn order(&mut self, volume: VolumeId) -> Option<Arc<Order>> {
+    fn order(&mut self, volume: VolumeId) -> Option<Arc<EpochOrder>> {
         self.volumes[usize::from(volume.0)].order()
     }
 

@@ -5,12 +5,12 @@ use forebay_types::{IoError, IoResult};
 
 /// The result of one call to the parser.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ClientEvent {
     /// Receive more, and call again with the unconsumed and the new input.
     NeedMore,
     /// The next `len` bytes of the stream are the data at `offset` of the export. The caller
     /// consumes them, and calls again with the input that follows. The data is valid only after a
-    /// successful [`Event::Done`].
+    /// successful [`ClientEvent::Done`].
     Data {
         /// The request it answers.
         cookie: u64,
@@ -36,8 +36,8 @@ pub enum Event {
         /// At least one, none of them empty.
         extents: Vec<Extent>,
     },
-    /// An error chunk; [`Event::Done`] follows, possibly after other chunks. A simple reply with an
-    /// error causes [`Event::Done`] only.
+    /// An error chunk; [`ClientEvent::Done`] follows, possibly after other chunks. A simple reply
+    /// with an error causes [`ClientEvent::Done`] only.
     Error {
         /// The request it answers.
         cookie: u64,
@@ -54,12 +54,12 @@ pub enum Event {
         result: IoResult,
     },
     /// The server violated the protocol: close, and fail the requests in flight.
-    Broken(Violation),
+    Broken(ServerViolation),
 }
 
 /// How a server violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum ServerViolation {
     /// A reply starts with a wrong magic for the negotiated form.
     #[error("invalid reply magic {0:#010x}")]
     Magic(u32),

@@ -8,7 +8,7 @@ pub(super) const REPLIES_MAX: u32 = 1024;
 
 /// Why an export was not opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum OpenFailure {
     /// The peer is not an NBD server.
     #[error("not an NBD server: its first bytes are {0:#018x} and {1:#018x}")]
     Greeting(u64, u64),

@@ -5,7 +5,7 @@
 //! them the client continues. Without `GO` it falls back to `EXPORT_NAME`. It never falls back
 //! from TLS to plain text (P-06).
 
-use super::{Failure, Opened, failure::REPLIES_MAX, option_reply::OptionReply};
+use super::{OpenExport, OpenFailure, failure::REPLIES_MAX, option_reply::OptionReply};
 use crate::{
     export::EXPORT_BYTES_MAX,
     proto::{
@@ -20,13 +20,13 @@ use forebay_types::{
     limits::{OPTION_BYTES_MAX, REQUEST_BYTES_MAX},
 };
 
-/// Minimum capacity of the input buffer for [`Handshake::advance`].
+/// Minimum capacity of the input buffer for [`ClientHandshake::advance`].
 pub const CLIENT_HANDSHAKE_INPUT_BYTES_MAX: usize =
     OPTION_REPLY_HEADER_BYTES + OPTION_BYTES_MAX as usize;
 
 /// The export to open, and the extensions to request.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Config {
+pub struct ExportConfig {
     /// Name of the export; empty for the server's default. At most 4096 bytes, no NUL.
     pub export: String,
     /// Whether TLS is required.
@@ -39,16 +39,16 @@ pub struct Config {
 
 /// What the caller must do next. For every step, send the appended output first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ClientStep {
     /// Receive more, and call again with the unconsumed and the new input.
     NeedMore,
-    /// Start TLS, then call [`Handshake::tls_established`]. All input was consumed.
+    /// Start TLS, then call [`ClientHandshake::tls_established`]. All input was consumed.
     StartTls,
     /// The export is open. Unconsumed input is a protocol violation, which the reply parser will
     /// report.
-    Enter(Opened),
+    Enter(OpenExport),
     /// The handshake failed: close.
-    Fail(Failure),
+    Fail(OpenFailure),
 }
 
 /// What the client expects next from the server.
@@ -65,26 +65,26 @@ enum ClientPhase {
 
 /// The client side of one connection's handshake.
 #[derive(Debug)]
-pub struct Handshake {
-    config: Config,
+pub struct ClientHandshake {
+    config: ExportConfig,
     phase: ClientPhase,
     no_zeroes: bool,
     replies: u32,
     /// Whether the server described the export before its ACK to `GO`.
     described: bool,
-    opened: Opened,
+    opened: OpenExport,
 }
 
-type ClientTurn = Result<(usize, Option<Step>), Failure>;
+type ClientTurn = Result<(usize, Option<ClientStep>), OpenFailure>;
 
-impl Handshake {
+impl ClientHandshake {
     /// A handshake in its initial state; the server speaks first.
     ///
     /// # Panics
     /// If the export name is longer than 4096 bytes, the protocol's limit.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: ExportConfig) -> Self {
         assert!(config.export.len() <= STRING_BYTES_MAX, "export names have at most 4096 bytes");
-        let opened = Opened {
+        let opened = OpenExport {
             size_bytes: 0,
             flags: 0,
             structured: false,
@@ -103,7 +103,7 @@ impl Handshake {
     /// Continues inside TLS: appends the next option.
     ///
     /// # Panics
-    /// If the last step was not [`Step::StartTls`].
+    /// If the last step was not [`ClientStep::StartTls`].
     pub fn tls_established(&mut self, out: &mut Vec<u8>) {
         assert_eq!(self.phase, ClientPhase::Tls, "TLS started without Step::StartTls");
         self.opened.tls = true;
@@ -112,21 +112,23 @@ impl Handshake {
 
     /// Consumes input, appends bytes to send to `out`, and returns the number of bytes consumed and
     /// the next step.
-    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, ClientStep) {
         let mut consumed = 0;
         loop {
             let (taken, step) = match self.turn(&input[consumed..], out) {
                 Ok(turn) => turn,
-                Err(failure) => (0, Some(Step::Fail(failure))),
+                Err(failure) => (0, Some(ClientStep::Fail(failure))),
             };
             consumed += taken;
             let step = match step {
                 None => continue,
                 // Plain text must never be processed as if it had arrived over TLS (P-06).
-                Some(Step::StartTls) if consumed < input.len() => Step::Fail(Failure::PlainText),
+                Some(ClientStep::StartTls) if consumed < input.len() => {
+                    ClientStep::Fail(OpenFailure::PlainText)
+                }
                 Some(step) => step,
             };
-            if matches!(step, Step::Enter(_) | Step::Fail(_)) {
+            if matches!(step, ClientStep::Enter(_) | ClientStep::Fail(_)) {
                 self.phase = ClientPhase::Ended;
             }
             return (consumed, step);
@@ -138,18 +140,18 @@ impl Handshake {
             ClientPhase::Greeting => self.on_greeting(input, out),
             ClientPhase::Option(option) => {
                 let Some(reply) = OptionReply::parse(input, option)? else {
-                    return Ok((0, Some(Step::NeedMore)));
+                    return Ok((0, Some(ClientStep::NeedMore)));
                 };
                 self.replies += 1;
                 if self.replies > REPLIES_MAX {
-                    return Err(Failure::ReplyCount);
+                    return Err(OpenFailure::ReplyCount);
                 }
                 Ok((reply.taken, self.on_reply(option, &reply, out)?))
             }
             ClientPhase::ExportName => self.on_export_name(input),
-            ClientPhase::Tls if input.is_empty() => Ok((0, Some(Step::NeedMore))),
-            ClientPhase::Tls => Err(Failure::PlainText),
-            ClientPhase::Ended => Err(Failure::Ended),
+            ClientPhase::Tls if input.is_empty() => Ok((0, Some(ClientStep::NeedMore))),
+            ClientPhase::Tls => Err(OpenFailure::PlainText),
+            ClientPhase::Ended => Err(OpenFailure::Ended),
         }
     }
 
@@ -157,19 +159,19 @@ impl Handshake {
         let mut reader = WireReader::new(input);
         let (Some(magic), Some(style), Some(flags)) = (reader.u64(), reader.u64(), reader.u16())
         else {
-            return Ok((0, Some(Step::NeedMore)));
+            return Ok((0, Some(ClientStep::NeedMore)));
         };
         match (magic, style) {
             (GREETING_MAGIC, OPTION_MAGIC) => {}
-            (GREETING_MAGIC, OLDSTYLE_MAGIC) => return Err(Failure::Oldstyle),
-            _ => return Err(Failure::Greeting(magic, style)),
+            (GREETING_MAGIC, OLDSTYLE_MAGIC) => return Err(OpenFailure::Oldstyle),
+            _ => return Err(OpenFailure::Greeting(magic, style)),
         }
         let agreed = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
         self.no_zeroes = agreed & handshake_flag::NO_ZEROES != 0;
         put_u32(out, u32::from(agreed));
         if agreed & handshake_flag::FIXED_NEWSTYLE == 0 {
             if self.config.tls {
-                return Err(Failure::NoTls);
+                return Err(OpenFailure::NoTls);
             }
             self.ask_by_export_name(out);
         } else if self.config.tls {
@@ -230,12 +232,12 @@ impl Handshake {
         option: u32,
         reply: &OptionReply<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Step>, Failure> {
+    ) -> Result<Option<ClientStep>, OpenFailure> {
         let acked = reply.kind == option_reply::ACK;
         match option {
             option::STARTTLS if acked => {
                 self.phase = ClientPhase::Tls;
-                return Ok(Some(Step::StartTls));
+                return Ok(Some(ClientStep::StartTls));
             }
             option::EXTENDED_HEADERS if acked => {
                 (self.opened.extended, self.opened.structured) = (true, true);
@@ -256,19 +258,21 @@ impl Handshake {
                 self.opened.base_allocation = None;
                 self.ask_to_go(out);
             }
-            option::GO if acked && self.described => return Ok(Some(Step::Enter(self.opened))),
+            option::GO if acked && self.described => {
+                return Ok(Some(ClientStep::Enter(self.opened)));
+            }
             option::GO if reply.kind == option_reply::INFO => self.on_info(reply)?,
             option::GO if reply.kind == option_reply::ERR_UNSUP && !self.opened.extended => {
                 self.ask_by_export_name(out);
             }
             _ if reply.is_error() => return Err(reply.to_failure(option)),
-            _ => return Err(Failure::Reply { option, reply: reply.kind }),
+            _ => return Err(OpenFailure::Reply { option, reply: reply.kind }),
         }
         Ok(None)
     }
 
-    fn on_context(&mut self, reply: &OptionReply<'_>) -> Result<(), Failure> {
-        let malformed = Failure::Reply { option: option::SET_META_CONTEXT, reply: reply.kind };
+    fn on_context(&mut self, reply: &OptionReply<'_>) -> Result<(), OpenFailure> {
+        let malformed = OpenFailure::Reply { option: option::SET_META_CONTEXT, reply: reply.kind };
         let (id, name) = reply.data.split_first_chunk().ok_or(malformed)?;
         if name == BASE_ALLOCATION.as_bytes() {
             self.opened.base_allocation = Some(u32::from_be_bytes(*id));
@@ -276,8 +280,8 @@ impl Handshake {
         Ok(())
     }
 
-    fn on_info(&mut self, reply: &OptionReply<'_>) -> Result<(), Failure> {
-        let malformed = Failure::Reply { option: option::GO, reply: reply.kind };
+    fn on_info(&mut self, reply: &OptionReply<'_>) -> Result<(), OpenFailure> {
+        let malformed = OpenFailure::Reply { option: option::GO, reply: reply.kind };
         let mut reader = WireReader::new(reply.data);
         match (reader.u16(), reply.data.len()) {
             (Some(info::EXPORT), 12) => {
@@ -305,15 +309,15 @@ impl Handshake {
         let len = 8 + 2 + padding_len;
         let mut reader = WireReader::new(input.get(..len).unwrap_or_default());
         let (Some(size_bytes), Some(flags)) = (reader.u64(), reader.u16()) else {
-            return Ok((0, Some(Step::NeedMore)));
+            return Ok((0, Some(ClientStep::NeedMore)));
         };
         self.set_export(size_bytes, flags)?;
-        Ok((len, Some(Step::Enter(self.opened))))
+        Ok((len, Some(ClientStep::Enter(self.opened))))
     }
 
-    fn set_export(&mut self, size_bytes: u64, flags: u16) -> Result<(), Failure> {
+    fn set_export(&mut self, size_bytes: u64, flags: u16) -> Result<(), OpenFailure> {
         if size_bytes > EXPORT_BYTES_MAX {
-            return Err(Failure::Size(size_bytes));
+            return Err(OpenFailure::Size(size_bytes));
         }
         self.opened.size_bytes = size_bytes;
         self.opened.flags = if flags & export_flag::HAS_FLAGS != 0 { flags } else { 0 };
@@ -321,7 +325,12 @@ impl Handshake {
     }
 
     /// Stores the block sizes if they are valid (I-09).
-    fn set_block_sizes(&mut self, min: u32, preferred: u32, payload: u32) -> Result<(), Failure> {
+    fn set_block_sizes(
+        &mut self,
+        min: u32,
+        preferred: u32,
+        payload: u32,
+    ) -> Result<(), OpenFailure> {
         let is_valid = min.is_power_of_two()
             && min <= 1 << 16
             && preferred.is_power_of_two()
@@ -329,7 +338,7 @@ impl Handshake {
             && u64::from(preferred) <= REQUEST_BYTES_MAX
             && payload >= preferred;
         if !is_valid {
-            return Err(Failure::BlockSizes { min, preferred, payload });
+            return Err(OpenFailure::BlockSizes { min, preferred, payload });
         }
         self.opened.block_min = min;
         self.opened.block_preferred = preferred;

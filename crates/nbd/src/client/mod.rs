@@ -1,6 +1,6 @@
 //! The client side, for NBD servers as backing stores.
 //!
-//! A [`Handshake`] opens an export and returns an [`Opened`], which encodes requests; a
+//! A [`ClientHandshake`] opens an export and returns an [`OpenExport`], which encodes requests; a
 //! [`ReplyParser`] parses the server's replies. The server is treated as hostile: invalid input
 //! results in an error, never in wrong data, a panic, or an allocation of a size that the server
 //! chose. In particular, a read succeeds only if the server sent every byte of it exactly once.
@@ -14,17 +14,17 @@ mod pending;
 mod reply;
 mod request;
 
-pub use event::{Event, Violation};
-pub use failure::Failure;
-pub use handshake::{CLIENT_HANDSHAKE_INPUT_BYTES_MAX, Config, Handshake, Step};
+pub use event::{ClientEvent, ServerViolation};
+pub use failure::OpenFailure;
+pub use handshake::{CLIENT_HANDSHAKE_INPUT_BYTES_MAX, ClientHandshake, ClientStep, ExportConfig};
 pub use reply::{CLIENT_INPUT_BYTES_MAX, ReplyParser};
-pub use request::Request;
+pub use request::ExportRequest;
 
 use crate::proto::export_flag;
 
 /// An open export: its properties and the terms of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct OpenExport {
     /// Size of the export in bytes, below 2^63.
     pub size_bytes: u64,
     /// The transmission flags; zero if the server did not mark them valid.
@@ -45,7 +45,7 @@ pub struct Opened {
     pub payload_max: u32,
 }
 
-impl Opened {
+impl OpenExport {
     /// Whether the server rejects writes.
     pub const fn is_read_only(&self) -> bool {
         self.can(export_flag::READ_ONLY)

@@ -1,6 +1,6 @@
 //! Parses a server's reply to an option.
 
-use super::Failure;
+use super::OpenFailure;
 use crate::{
     proto::{
         OPTION_REPLY_HEADER_BYTES, OPTION_REPLY_MAGIC, STRING_BYTES_PREFERRED_MAX, option_reply,
@@ -20,7 +20,7 @@ pub(super) struct OptionReply<'a> {
 
 impl<'a> OptionReply<'a> {
     /// Parses a reply to `option` at the start of `input`; `None` if it is incomplete.
-    pub(super) fn parse(input: &'a [u8], option: u32) -> Result<Option<Self>, Failure> {
+    pub(super) fn parse(input: &'a [u8], option: u32) -> Result<Option<Self>, OpenFailure> {
         let mut reader = WireReader::new(input);
         let (Some(magic), Some(echoed), Some(kind), Some(len)) =
             (reader.u64(), reader.u32(), reader.u32(), reader.u32())
@@ -28,13 +28,13 @@ impl<'a> OptionReply<'a> {
             return Ok(None);
         };
         if magic != OPTION_REPLY_MAGIC {
-            return Err(Failure::ReplyMagic(magic));
+            return Err(OpenFailure::ReplyMagic(magic));
         }
         if echoed != option {
-            return Err(Failure::ReplyToOther { sent: option, echoed });
+            return Err(OpenFailure::ReplyToOther { sent: option, echoed });
         }
         if len > OPTION_BYTES_MAX {
-            return Err(Failure::ReplyLength(len));
+            return Err(OpenFailure::ReplyLength(len));
         }
         let taken = OPTION_REPLY_HEADER_BYTES + len as usize;
         Ok(reader.bytes(len).map(|data| Self { kind, data, taken }))
@@ -44,8 +44,8 @@ impl<'a> OptionReply<'a> {
         self.kind & option_reply::ERROR_BIT != 0
     }
 
-    pub(super) fn to_failure(&self, option: u32) -> Failure {
-        Failure::Refused { option, reply: self.kind, text: printable(self.data) }
+    pub(super) fn to_failure(&self, option: u32) -> OpenFailure {
+        OpenFailure::Refused { option, reply: self.kind, text: printable(self.data) }
     }
 }
 

@@ -1,8 +1,10 @@
 //! One request in flight, and the progress of its reply.
 
-use super::{Event, Request, Violation, coverage::Coverage, option_reply::printable};
+use super::{
+    ClientEvent, ExportRequest, ServerViolation, coverage::Coverage, option_reply::printable,
+};
 use crate::{
-    Command, EXTENTS_PER_REPLY_MAX, Extent,
+    EXTENTS_PER_REPLY_MAX, Extent, NbdCommand,
     block_status::extent_of,
     proto::{STRING_BYTES_MAX, chunk, command_flag},
     wire::WireReader,
@@ -15,14 +17,14 @@ pub(super) const ERROR_BYTES_MAX: u64 = 8 + 6 + STRING_BYTES_MAX as u64;
 const ERRORS_MAX: u32 = 64;
 
 /// The number of payload bytes consumed, and the resulting event.
-pub(super) type ReplyContent = Result<(usize, Option<Event>), Violation>;
+pub(super) type ReplyContent = Result<(usize, Option<ClientEvent>), ServerViolation>;
 
-const NEED_MORE: ReplyContent = Ok((0, Some(Event::NeedMore)));
+const NEED_MORE: ReplyContent = Ok((0, Some(ClientEvent::NeedMore)));
 
 /// A request in flight.
 #[derive(Debug)]
 pub(super) struct PendingReply {
-    pub(super) command: Command,
+    pub(super) command: NbdCommand,
     req_one: bool,
     pub(super) range: ByteRange,
     pub(super) coverage: Coverage,
@@ -35,7 +37,7 @@ pub(super) struct PendingReply {
 }
 
 impl PendingReply {
-    pub(super) fn new(request: &Request) -> Self {
+    pub(super) fn new(request: &ExportRequest) -> Self {
         Self {
             command: request.command,
             req_one: request.flags & command_flag::REQ_ONE != 0,
@@ -51,8 +53,8 @@ impl PendingReply {
     /// Whether everything that a success requires was received.
     pub(super) fn is_complete(&self) -> bool {
         match self.command {
-            Command::Read => self.coverage.covered_bytes() == self.range.len,
-            Command::BlockStatus => self.extents.is_some(),
+            NbdCommand::Read => self.coverage.covered_bytes() == self.range.len,
+            NbdCommand::BlockStatus => self.extents.is_some(),
             _ => true,
         }
     }
@@ -63,38 +65,38 @@ impl PendingReply {
         let data_len = data_len.and_then(|data_len| u32::try_from(data_len).ok());
         let Some(data_len) = data_len.filter(|&data_len| u64::from(data_len) <= self.range.len)
         else {
-            return Err(Violation::Length { kind, len });
+            return Err(ServerViolation::Length { kind, len });
         };
         let Some(offset) = WireReader::new(body).u64() else {
             return NEED_MORE;
         };
         self.cover(offset, data_len)?;
-        Ok((8, Some(Event::Data { cookie, offset, len: data_len })))
+        Ok((8, Some(ClientEvent::Data { cookie, offset, len: data_len })))
     }
 
     pub(super) fn on_hole(&mut self, cookie: u64, len: u64, body: &[u8]) -> ReplyContent {
         if len != 12 {
-            return Err(Violation::Length { kind: chunk::OFFSET_HOLE, len });
+            return Err(ServerViolation::Length { kind: chunk::OFFSET_HOLE, len });
         }
         let mut reader = WireReader::new(body);
         let (Some(offset), Some(hole_len)) = (reader.u64(), reader.u32()) else {
             return NEED_MORE;
         };
         self.cover(offset, hole_len)?;
-        Ok((12, Some(Event::Hole { cookie, offset, len: hole_len })))
+        Ok((12, Some(ClientEvent::Hole { cookie, offset, len: hole_len })))
     }
 
     /// Records that a part of a read was received. Each byte must be sent once (B-06).
-    fn cover(&mut self, offset: u64, len: u32) -> Result<(), Violation> {
+    fn cover(&mut self, offset: u64, len: u32) -> Result<(), ServerViolation> {
         let range = ByteRange::new(offset, u64::from(len));
         let inside = offset >= self.range.offset
             && len > 0
-            && self.command == Command::Read
+            && self.command == NbdCommand::Read
             && ByteRange::new(offset - self.range.offset, range.len).fits(self.range.len);
         if inside && self.coverage.add(range) {
             Ok(())
         } else {
-            Err(Violation::Content { offset, len: range.len })
+            Err(ServerViolation::Content { offset, len: range.len })
         }
     }
 
@@ -109,43 +111,48 @@ impl PendingReply {
     ) -> ReplyContent {
         let offset_len = if kind == chunk::ERROR_OFFSET { 8 } else { 0 };
         if !(6 + offset_len..=ERROR_BYTES_MAX).contains(&len) {
-            return Err(Violation::Length { kind, len });
+            return Err(ServerViolation::Length { kind, len });
         }
         let mut reader = WireReader::new(body);
         let Some(payload) = reader.bytes(len as u32) else { return NEED_MORE };
         let mut reader = WireReader::new(payload);
         let (errno, text_len) = (reader.u32().unwrap_or(0), reader.u16().unwrap_or(0));
         let Some(text) = reader.bytes(u32::from(text_len)) else {
-            return Err(Violation::Length { kind, len });
+            return Err(ServerViolation::Length { kind, len });
         };
         if kind == chunk::ERROR_OFFSET {
-            let offset = reader.u64().ok_or(Violation::Length { kind, len })?;
+            let offset = reader.u64().ok_or(ServerViolation::Length { kind, len })?;
             let inside =
                 offset >= self.range.offset && offset - self.range.offset <= self.range.len;
             if !inside {
-                return Err(Violation::Content { offset, len: 0 });
+                return Err(ServerViolation::Content { offset, len: 0 });
             }
         }
         self.errors += 1;
         if errno == 0 || self.errors > ERRORS_MAX || text.len() > STRING_BYTES_MAX {
-            return Err(Violation::Error(cookie));
+            return Err(ServerViolation::Error(cookie));
         }
         let error = error_from_wire(errno);
         self.error.get_or_insert(error);
-        Ok((payload.len(), Some(Event::Error { cookie, error, text: printable(text) })))
+        Ok((payload.len(), Some(ClientEvent::Error { cookie, error, text: printable(text) })))
     }
 
     /// Adds an extent, truncated at the end of the request (M-08). Extents over the limit are
     /// validated but dropped: block status may always describe less than was requested.
-    pub(super) fn add_extent(&mut self, cookie: u64, len: u64, bits: u32) -> Result<(), Violation> {
+    pub(super) fn add_extent(
+        &mut self,
+        cookie: u64,
+        len: u64,
+        bits: u32,
+    ) -> Result<(), ServerViolation> {
         let left = self.range.len.saturating_sub(self.extents_bytes);
         if len == 0 || left == 0 || (self.req_one && len > left) {
-            return Err(Violation::Extents(cookie));
+            return Err(ServerViolation::Extents(cookie));
         }
         let len = len.min(left);
         // With REQ_ONE a second extent is a violation even if it fits.
         if self.req_one && self.extents_bytes > 0 {
-            return Err(Violation::Extents(cookie));
+            return Err(ServerViolation::Extents(cookie));
         }
         self.extents_bytes += len;
         let kept = self.extents.get_or_insert_default();

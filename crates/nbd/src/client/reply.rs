@@ -5,15 +5,15 @@
 //! every byte of a read exactly once. The first violation ends the connection, because the rest of
 //! the stream cannot be trusted; results already returned stay valid.
 //!
-//! The data of reads bypasses the parser: [`Event::Data`] gives the number of bytes that follow in
-//! the stream, and the caller receives them into their destination.
+//! The data of reads bypasses the parser: [`ClientEvent::Data`] gives the number of bytes that
+//! follow in the stream, and the caller receives them into their destination.
 
 use super::{
-    Event, Opened, Request, Violation,
+    ClientEvent, ExportRequest, OpenExport, ServerViolation,
     pending::{ERROR_BYTES_MAX, PendingReply, ReplyContent, error_from_wire},
 };
 use crate::{
-    Command,
+    NbdCommand,
     proto::{
         EXTENDED_REPLY_BYTES, EXTENDED_REPLY_MAGIC, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC,
         STRUCTURED_REPLY_BYTES, STRUCTURED_REPLY_MAGIC, chunk,
@@ -37,7 +37,7 @@ enum ReplyState {
     Header,
     /// The remaining `left` extents of a chunk; `last` if it is the last chunk of the reply.
     Extents { cookie: u64, left: u64, last: bool },
-    /// Nothing more for this request; [`Event::Done`] is due.
+    /// Nothing more for this request; [`ClientEvent::Done`] is due.
     Finished { cookie: u64 },
     /// Nothing: a violation ended the connection.
     Ended,
@@ -63,11 +63,11 @@ pub struct ReplyParser {
 
 type ReplyTurn = ReplyContent;
 
-const NEED_MORE: ReplyTurn = Ok((0, Some(Event::NeedMore)));
+const NEED_MORE: ReplyTurn = Ok((0, Some(ClientEvent::NeedMore)));
 
 impl ReplyParser {
     /// A parser for the connection of `opened`.
-    pub fn new(opened: &Opened) -> Self {
+    pub fn new(opened: &OpenExport) -> Self {
         Self {
             structured: opened.structured,
             extended: opened.extended,
@@ -81,8 +81,8 @@ impl ReplyParser {
     ///
     /// # Panics
     /// If the cookie is already in flight, or the command has no reply.
-    pub fn begin(&mut self, request: &Request) {
-        assert!(request.command != Command::Disconnect, "a disconnect has no reply");
+    pub fn begin(&mut self, request: &ExportRequest) {
+        assert!(request.command != NbdCommand::Disconnect, "a disconnect has no reply");
         let before = self.pending.insert(request.cookie, PendingReply::new(request));
         assert!(before.is_none(), "cookie {} is already in flight", request.cookie);
     }
@@ -93,7 +93,7 @@ impl ReplyParser {
     }
 
     /// Consumes input up to the next event, and returns the number of bytes consumed and the event.
-    pub fn advance(&mut self, input: &[u8]) -> (usize, Event) {
+    pub fn advance(&mut self, input: &[u8]) -> (usize, ClientEvent) {
         let mut consumed = 0;
         loop {
             match self.turn(&input[consumed..]) {
@@ -105,7 +105,7 @@ impl ReplyParser {
                 }
                 Err(violation) => {
                     self.state = ReplyState::Ended;
-                    return (consumed, Event::Broken(violation));
+                    return (consumed, ClientEvent::Broken(violation));
                 }
             }
         }
@@ -118,7 +118,7 @@ impl ReplyParser {
                 self.on_extents(input, cookie, left, last)
             }
             ReplyState::Finished { cookie } => self.finish(cookie),
-            ReplyState::Ended => Err(Violation::Ended),
+            ReplyState::Ended => Err(ServerViolation::Ended),
         }
     }
 
@@ -128,7 +128,7 @@ impl ReplyParser {
             SIMPLE_REPLY_MAGIC if !self.extended => self.on_simple(input),
             STRUCTURED_REPLY_MAGIC if self.structured && !self.extended => self.on_chunk(input),
             EXTENDED_REPLY_MAGIC if self.extended => self.on_chunk(input),
-            _ => Err(Violation::Magic(magic)),
+            _ => Err(ServerViolation::Magic(magic)),
         }
     }
 
@@ -141,9 +141,9 @@ impl ReplyParser {
         let structured = self.structured;
         let pending = self.pending(cookie)?;
         // With structured replies, a simple reply to a read is invalid, even for an error (B-02).
-        let is_read = pending.command == Command::Read;
-        if (is_read && structured) || (errno == 0 && pending.command == Command::BlockStatus) {
-            return Err(Violation::Form(cookie));
+        let is_read = pending.command == NbdCommand::Read;
+        if (is_read && structured) || (errno == 0 && pending.command == NbdCommand::BlockStatus) {
+            return Err(ServerViolation::Form(cookie));
         }
         let ByteRange { offset, len } = pending.range;
         let event = if errno != 0 {
@@ -151,9 +151,9 @@ impl ReplyParser {
             None
         } else if is_read && len > 0 {
             // Compact headers cannot request more than 32 bits of length.
-            let len = u32::try_from(len).map_err(|_| Violation::Form(cookie))?;
+            let len = u32::try_from(len).map_err(|_| ServerViolation::Form(cookie))?;
             _ = pending.coverage.add(pending.range);
-            Some(Event::Data { cookie, offset, len })
+            Some(ClientEvent::Data { cookie, offset, len })
         } else {
             None
         };
@@ -166,10 +166,10 @@ impl ReplyParser {
         let ReplyChunk { flags, kind, cookie, len, header_len } = chunk;
         let pending = self.pending(cookie)?;
         if echoed_offset.is_some_and(|offset| offset != pending.range.offset) {
-            return Err(Violation::Form(cookie));
+            return Err(ServerViolation::Form(cookie));
         }
         if flags & !chunk::FLAG_DONE != 0 {
-            return Err(Violation::Chunk { kind, flags });
+            return Err(ServerViolation::Chunk { kind, flags });
         }
         let body = &input[header_len..];
         let last = flags & chunk::FLAG_DONE != 0;
@@ -181,10 +181,10 @@ impl ReplyParser {
                 return self.on_block_status(&chunk, body);
             }
             _ if kind & chunk::ERROR_BIT != 0 => pending.on_error(cookie, kind, len, body)?,
-            chunk::NONE => return Err(Violation::Length { kind, len }),
-            _ => return Err(Violation::Chunk { kind, flags }),
+            chunk::NONE => return Err(ServerViolation::Length { kind, len }),
+            _ => return Err(ServerViolation::Chunk { kind, flags }),
         };
-        if event == Some(Event::NeedMore) {
+        if event == Some(ClientEvent::NeedMore) {
             return NEED_MORE;
         }
         if last {
@@ -206,8 +206,8 @@ impl ReplyParser {
         Some((ReplyChunk { flags, kind, cookie, len, header_len }, offset))
     }
 
-    fn pending(&mut self, cookie: u64) -> Result<&mut PendingReply, Violation> {
-        self.pending.get_mut(&cookie).ok_or(Violation::Cookie(cookie))
+    fn pending(&mut self, cookie: u64) -> Result<&mut PendingReply, ServerViolation> {
+        self.pending.get_mut(&cookie).ok_or(ServerViolation::Cookie(cookie))
     }
 
     /// Parses the fields before the extents: the context id, and in the extended form the extent
@@ -219,7 +219,7 @@ impl ReplyParser {
         let count = len.saturating_sub(prefix_len) / extent_len;
         let adds_up = len == prefix_len + count * extent_len;
         if is_ext != self.extended || !adds_up || count == 0 || count > CHUNK_EXTENTS_MAX {
-            return Err(Violation::Length { kind, len });
+            return Err(ServerViolation::Length { kind, len });
         }
         let mut reader = WireReader::new(body);
         let (Some(context), Some(counted)) =
@@ -229,9 +229,9 @@ impl ReplyParser {
         };
         let expected = self.base_allocation;
         let pending = self.pending(cookie)?;
-        let is_first = pending.command == Command::BlockStatus && pending.extents.is_none();
+        let is_first = pending.command == NbdCommand::BlockStatus && pending.extents.is_none();
         if !is_first || expected != Some(context) || counted != count {
-            return Err(Violation::Extents(cookie));
+            return Err(ServerViolation::Extents(cookie));
         }
         pending.extents = Some(Vec::new());
         let last = chunk.flags & chunk::FLAG_DONE != 0;
@@ -253,7 +253,7 @@ impl ReplyParser {
             };
             let Some((len, bits)) = extent else {
                 self.state = ReplyState::Extents { cookie, left, last };
-                return Ok((taken, Some(Event::NeedMore)));
+                return Ok((taken, Some(ClientEvent::NeedMore)));
             };
             pending.add_extent(cookie, len, bits)?;
             taken += if extended { 16 } else { 8 };
@@ -261,18 +261,18 @@ impl ReplyParser {
         }
         let extents = pending.extents.as_mut().map(std::mem::take).unwrap_or_default();
         self.state = if last { ReplyState::Finished { cookie } } else { ReplyState::Header };
-        Ok((taken, Some(Event::Extents { cookie, extents })))
+        Ok((taken, Some(ClientEvent::Extents { cookie, extents })))
     }
 
     /// Completes a request, if its reply was complete.
     fn finish(&mut self, cookie: u64) -> ReplyTurn {
-        let pending = self.pending.remove(&cookie).ok_or(Violation::Cookie(cookie))?;
+        let pending = self.pending.remove(&cookie).ok_or(ServerViolation::Cookie(cookie))?;
         self.state = ReplyState::Header;
         let result = match pending.error {
             Some(error) => Err(error),
             None if pending.is_complete() => Ok(()),
-            None => return Err(Violation::Incomplete(cookie)),
+            None => return Err(ServerViolation::Incomplete(cookie)),
         };
-        Ok((0, Some(Event::Done { cookie, result })))
+        Ok((0, Some(ClientEvent::Done { cookie, result })))
     }
 }

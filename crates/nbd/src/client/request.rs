@@ -1,8 +1,8 @@
 //! Encodes a client's requests.
 
-use super::Opened;
+use super::OpenExport;
 use crate::{
-    Command,
+    NbdCommand,
     proto::{
         EXTENDED_REQUEST_BYTES, EXTENDED_REQUEST_MAGIC, REQUEST_BYTES, REQUEST_MAGIC, command_flag,
     },
@@ -10,11 +10,11 @@ use crate::{
 
 /// A request to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct ExportRequest {
     /// The caller's id for the request, unique among the requests in flight.
     pub cookie: u64,
     /// The command.
-    pub command: Command,
+    pub command: NbdCommand,
     /// Flags of [`command_flag`], without `PAYLOAD_LEN`, which the encoder adds.
     pub flags: u16,
     /// First byte of the range in the export; zero for a flush.
@@ -23,14 +23,14 @@ pub struct Request {
     pub len: u64,
 }
 
-impl Opened {
+impl OpenExport {
     /// Appends the header of a request. For a write, the caller sends `len` bytes of data after it.
     ///
     /// # Panics
-    /// On [`Command::Unknown`], and if the length does not fit the header.
-    pub fn put_request(&self, request: &Request, out: &mut Vec<u8>) {
+    /// On [`NbdCommand::Unknown`], and if the length does not fit the header.
+    pub fn put_request(&self, request: &ExportRequest, out: &mut Vec<u8>) {
         let command = request.command.to_wire().expect("the command is known");
-        let has_payload = self.extended && request.command == Command::Write;
+        let has_payload = self.extended && request.command == NbdCommand::Write;
         let payload_flag = if has_payload { command_flag::PAYLOAD_LEN } else { 0 };
         let magic = if self.extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
         let mut header = [0; EXTENDED_REQUEST_BYTES];

@@ -1,6 +1,6 @@
 //! Metadata contexts: there is one, `base:allocation`.
 
-use super::{Handshake, Refusal, reply};
+use super::{ExportRefusal, Handshake, reply};
 use crate::{
     Exports,
     proto::{BASE_ALLOCATION, STRING_BYTES_MAX, option, option_reply},
@@ -29,8 +29,8 @@ impl Handshake {
         }
         let query = MetaQuery::parse(data).ok_or(option_reply::ERR_INVALID)?;
         let export = self.find(query.name, exports).map_err(|refusal| match refusal {
-            Refusal::Name => option_reply::ERR_INVALID,
-            Refusal::NotServable => option_reply::ERR_PLATFORM,
+            ExportRefusal::Name => option_reply::ERR_INVALID,
+            ExportRefusal::NotServable => option_reply::ERR_PLATFORM,
             // With selective TLS, only INFO and GO may be answered with TLS_REQD (T-08), so an
             // export that requires TLS is reported as unknown.
             _ => option_reply::ERR_UNKNOWN,

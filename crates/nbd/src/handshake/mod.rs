@@ -1,7 +1,7 @@
 //! The server's side of the handshake, from the greeting to the transmission phase.
 //!
 //! [`Handshake`] owns the state that one client has negotiated so far. Callers pass in received
-//! bytes and get back bytes to send and a [`Step`]. Its invariants:
+//! bytes and get back bytes to send and a [`HandshakeStep`]. Its invariants:
 //!
 //! - No option can break framing: the length in the option's header alone determines how many
 //!   bytes the option takes. Rejected options are skipped, not parsed (N-03).
@@ -17,7 +17,7 @@ mod options;
 mod reply;
 mod step;
 
-pub use step::{CloseReason, Refusal, Step};
+pub use step::{CloseReason, ExportRefusal, HandshakeStep};
 
 use crate::{
     ExportInfo, Exports, Negotiated,
@@ -40,8 +40,8 @@ pub const HANDSHAKE_SKIP_BYTES_MAX: u32 = 64 << 20;
 /// exports and query each of them several times.
 pub const HANDSHAKE_OPTIONS_MAX: u32 = 16 << 10;
 
-/// A call that has produced this many bytes returns [`Step::Flush`]. This bounds the memory for a
-/// client that sends many small options with long replies (D-02).
+/// A call that has produced this many bytes returns [`HandshakeStep::Flush`]. This bounds the
+/// memory for a client that sends many small options with long replies (D-02).
 const FLUSH_BYTES: usize = 64 << 10;
 
 /// A listener's TLS mode. It never changes within a connection (T-01).
@@ -81,7 +81,7 @@ enum HandshakePhase {
 }
 
 /// The result of one transition: the bytes consumed, and the step to return, or `None` to continue.
-type HandshakeTurn = (usize, Option<Step>);
+type HandshakeTurn = (usize, Option<HandshakeStep>);
 
 /// The handshake of one connection. See the module's description.
 #[derive(Debug)]
@@ -134,7 +134,7 @@ impl Handshake {
     /// Continues inside TLS, and discards everything negotiated before (T-06).
     ///
     /// # Panics
-    /// If the last step was not [`Step::StartTls`].
+    /// If the last step was not [`HandshakeStep::StartTls`].
     pub fn tls_established(&mut self) {
         assert_eq!(self.phase, HandshakePhase::AwaitTls, "TLS started without Step::StartTls");
         self.phase = HandshakePhase::Header;
@@ -156,7 +156,7 @@ impl Handshake {
         input: &[u8],
         exports: &dyn Exports,
         out: &mut Vec<u8>,
-    ) -> (usize, Step) {
+    ) -> (usize, HandshakeStep) {
         let mut consumed = 0;
         let out_start = out.len();
         loop {
@@ -167,18 +167,20 @@ impl Handshake {
             match step {
                 // Plain text after STARTTLS is a client bug or an injection attack. It must never
                 // be processed as if it had arrived over TLS.
-                Some(Step::StartTls) if consumed < input.len() => {
+                Some(HandshakeStep::StartTls) if consumed < input.len() => {
                     out.truncate(turn_start);
                     self.phase = HandshakePhase::Ended;
-                    return (consumed, Step::Close(CloseReason::PlainText));
+                    return (consumed, HandshakeStep::Close(CloseReason::PlainText));
                 }
                 Some(step) => {
-                    if matches!(step, Step::Enter(_) | Step::Close(_)) {
+                    if matches!(step, HandshakeStep::Enter(_) | HandshakeStep::Close(_)) {
                         self.phase = HandshakePhase::Ended;
                     }
                     return (consumed, step);
                 }
-                None if out.len() - out_start >= FLUSH_BYTES => return (consumed, Step::Flush),
+                None if out.len() - out_start >= FLUSH_BYTES => {
+                    return (consumed, HandshakeStep::Flush);
+                }
                 None => {}
             }
         }
@@ -189,7 +191,7 @@ impl Handshake {
             HandshakePhase::ClientFlags => self.on_client_flags(input),
             HandshakePhase::Header => self.on_header(input),
             HandshakePhase::Body { option, len } => match input.get(..len as usize) {
-                None => (0, Some(Step::NeedMore)),
+                None => (0, Some(HandshakeStep::NeedMore)),
                 Some(data) => {
                     self.phase = HandshakePhase::Header;
                     (data.len(), self.on_option(option, data, exports, out))
@@ -198,17 +200,19 @@ impl Handshake {
             HandshakePhase::Skip { option, left, reply } => {
                 self.on_skipped(input.len(), option, left, reply, out)
             }
-            HandshakePhase::AwaitTls if input.is_empty() => (0, Some(Step::NeedMore)),
-            HandshakePhase::AwaitTls => (0, Some(Step::Close(CloseReason::PlainText))),
-            HandshakePhase::Ended => (0, Some(Step::Close(CloseReason::Ended))),
+            HandshakePhase::AwaitTls if input.is_empty() => (0, Some(HandshakeStep::NeedMore)),
+            HandshakePhase::AwaitTls => (0, Some(HandshakeStep::Close(CloseReason::PlainText))),
+            HandshakePhase::Ended => (0, Some(HandshakeStep::Close(CloseReason::Ended))),
         }
     }
 
     fn on_client_flags(&mut self, input: &[u8]) -> HandshakeTurn {
-        let Some(flags) = WireReader::new(input).u32() else { return (0, Some(Step::NeedMore)) };
+        let Some(flags) = WireReader::new(input).u32() else {
+            return (0, Some(HandshakeStep::NeedMore));
+        };
         let known = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
         if flags & !u32::from(known) != 0 {
-            let close = Step::Close(CloseReason::ClientFlags(flags));
+            let close = HandshakeStep::Close(CloseReason::ClientFlags(flags));
             return (CLIENT_FLAGS_BYTES, Some(close));
         }
         self.fixed = flags & u32::from(handshake_flag::FIXED_NEWSTYLE) != 0;
@@ -221,24 +225,24 @@ impl Handshake {
         let mut reader = WireReader::new(input);
         let (Some(magic), Some(option), Some(len)) = (reader.u64(), reader.u32(), reader.u32())
         else {
-            return (0, Some(Step::NeedMore));
+            return (0, Some(HandshakeStep::NeedMore));
         };
         let taken = OPTION_HEADER_BYTES;
         if magic != OPTION_MAGIC {
-            return (taken, Some(Step::Close(CloseReason::OptionMagic(magic))));
+            return (taken, Some(HandshakeStep::Close(CloseReason::OptionMagic(magic))));
         }
         if self.options_left == 0 {
-            return (taken, Some(Step::Close(CloseReason::OptionCount)));
+            return (taken, Some(HandshakeStep::Close(CloseReason::OptionCount)));
         }
         self.options_left -= 1;
         match self.check_header(option, len) {
             Ok(()) => self.phase = HandshakePhase::Body { option, len },
             Err(options::Rejected::Close(refusal)) => {
-                return (taken, Some(Step::Close(CloseReason::ExportRefused(refusal))));
+                return (taken, Some(HandshakeStep::Close(CloseReason::ExportRefused(refusal))));
             }
             Err(options::Rejected::Answer(reply)) => {
                 let Some(skip_bytes_left) = self.skip_bytes_left.checked_sub(len) else {
-                    return (taken, Some(Step::Close(CloseReason::OptionLength(len))));
+                    return (taken, Some(HandshakeStep::Close(CloseReason::OptionLength(len))));
                 };
                 self.skip_bytes_left = skip_bytes_left;
                 self.phase = HandshakePhase::Skip { option, left: len, reply };
@@ -260,12 +264,12 @@ impl Handshake {
         let left = left - passed as u32;
         if left > 0 {
             self.phase = HandshakePhase::Skip { option, left, reply };
-            return (passed, Some(Step::NeedMore));
+            return (passed, Some(HandshakeStep::NeedMore));
         }
         self.phase = HandshakePhase::Header;
         reply::put_final(out, option, reply);
         let aborted = option == option::ABORT;
-        (passed, aborted.then_some(Step::Close(CloseReason::Aborted)))
+        (passed, aborted.then_some(HandshakeStep::Close(CloseReason::Aborted)))
     }
 
     /// Whether TLS is offered to this client. A client without fixed newstyle cannot start TLS
@@ -280,10 +284,10 @@ impl Handshake {
     }
 
     /// Enters the export under the terms negotiated so far.
-    fn enter(&self, export: &ExportInfo) -> Step {
+    fn enter(&self, export: &ExportInfo) -> HandshakeStep {
         let chunked = self.is_chunked();
         let selected = chunked && self.allocation_selected == Some(export.id);
-        Step::Enter(Negotiated {
+        HandshakeStep::Enter(Negotiated {
             flags: export.flags(chunked),
             structured: chunked,
             extended: self.extended,

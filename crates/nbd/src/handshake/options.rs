@@ -1,6 +1,6 @@
 //! The options: which ones the handshake accepts, and its reply to each.
 
-use super::{Handshake, HandshakePhase, Refusal, Step, Tls, reply};
+use super::{ExportRefusal, Handshake, HandshakePhase, HandshakeStep, Tls, reply};
 use crate::{
     ExportInfo, Exports,
     handshake::CloseReason,
@@ -14,7 +14,7 @@ pub(super) enum Rejected {
     /// Skip the data, then send this reply.
     Answer(u32),
     /// Close the connection, because the option has no error reply.
-    Close(Refusal),
+    Close(ExportRefusal),
 }
 
 /// An option reply with the error bit set.
@@ -31,19 +31,21 @@ impl Handshake {
             return Err(Rejected::Answer(option_reply::ACK));
         }
         if self.shutting_down {
-            return Err(refuse(option, option_reply::ERR_SHUTDOWN, Refusal::ShuttingDown));
+            return Err(refuse(option, option_reply::ERR_SHUTDOWN, ExportRefusal::ShuttingDown));
         }
         if self.config.tls == Tls::Forced && !self.tls_on && option != option::STARTTLS {
             // A client without fixed newstyle cannot start TLS (H-04, T-02).
             let error =
                 if self.fixed { option_reply::ERR_TLS_REQD } else { option_reply::ERR_POLICY };
-            return Err(refuse(option, error, Refusal::TlsRequired));
+            return Err(refuse(option, error, ExportRefusal::TlsRequired));
         }
         match option {
             option::EXPORT_NAME if len as usize > STRING_BYTES_MAX => {
-                Err(Rejected::Close(Refusal::Name))
+                Err(Rejected::Close(ExportRefusal::Name))
             }
-            option::EXPORT_NAME if self.extended => Err(Rejected::Close(Refusal::ExtendedHeaders)),
+            option::EXPORT_NAME if self.extended => {
+                Err(Rejected::Close(ExportRefusal::ExtendedHeaders))
+            }
             option::LIST
             | option::STARTTLS
             | option::STRUCTURED_REPLY
@@ -72,7 +74,7 @@ impl Handshake {
         data: &[u8],
         exports: &dyn Exports,
         out: &mut Vec<u8>,
-    ) -> Option<Step> {
+    ) -> Option<HandshakeStep> {
         match option {
             option::EXPORT_NAME => return Some(self.on_export_name(data, exports, out)),
             option::LIST => self.on_list(exports, out),
@@ -97,10 +99,15 @@ impl Handshake {
         None
     }
 
-    fn on_export_name(&self, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Step {
+    fn on_export_name(
+        &self,
+        data: &[u8],
+        exports: &dyn Exports,
+        out: &mut Vec<u8>,
+    ) -> HandshakeStep {
         let export = match self.find(data, exports) {
             Ok(export) => export,
-            Err(refusal) => return Step::Close(CloseReason::ExportRefused(refusal)),
+            Err(refusal) => return HandshakeStep::Close(CloseReason::ExportRefused(refusal)),
         };
         put_u64(out, export.size_bytes);
         put_u16(out, export.flags(self.is_chunked()));
@@ -127,7 +134,7 @@ impl Handshake {
         reply::put_final(out, option::LIST, option_reply::ACK);
     }
 
-    fn on_starttls(&mut self, out: &mut Vec<u8>) -> Option<Step> {
+    fn on_starttls(&mut self, out: &mut Vec<u8>) -> Option<HandshakeStep> {
         if !self.tls_offered() {
             reply::put_final(out, option::STARTTLS, option_reply::ERR_POLICY);
             return None;
@@ -138,7 +145,7 @@ impl Handshake {
         }
         self.phase = HandshakePhase::AwaitTls;
         reply::put_final(out, option::STARTTLS, option_reply::ACK);
-        Some(Step::StartTls)
+        Some(HandshakeStep::StartTls)
     }
 
     fn on_info_or_go(
@@ -147,7 +154,7 @@ impl Handshake {
         data: &[u8],
         exports: &dyn Exports,
         out: &mut Vec<u8>,
-    ) -> Option<Step> {
+    ) -> Option<HandshakeStep> {
         match self.describe(option, data, exports, out) {
             Ok(export) => {
                 reply::put_final(out, option, option_reply::ACK);
@@ -170,10 +177,10 @@ impl Handshake {
     ) -> Result<ExportInfo, OptionError> {
         let query = InfoQuery::parse(data).ok_or(option_reply::ERR_INVALID)?;
         let export = self.find(query.name, exports).map_err(|refusal| match refusal {
-            Refusal::Name => option_reply::ERR_INVALID,
+            ExportRefusal::Name => option_reply::ERR_INVALID,
             // The protocol allows TLS_REQD only if TLS was offered (T-02).
-            Refusal::TlsRequired if self.tls_offered() => option_reply::ERR_TLS_REQD,
-            Refusal::NotServable => option_reply::ERR_PLATFORM,
+            ExportRefusal::TlsRequired if self.tls_offered() => option_reply::ERR_TLS_REQD,
+            ExportRefusal::NotServable => option_reply::ERR_PLATFORM,
             _ => option_reply::ERR_UNKNOWN,
         })?;
         reply::put_header(out, option, option_reply::INFO, 12);
@@ -197,13 +204,17 @@ impl Handshake {
     }
 
     /// Looks up an export by its name from the wire, if this session may enter it.
-    pub(super) fn find(&self, name: &[u8], exports: &dyn Exports) -> Result<ExportInfo, Refusal> {
-        let name = text(name).ok_or(Refusal::Name)?;
-        let export = exports.find(name).ok_or(Refusal::Unknown)?;
+    pub(super) fn find(
+        &self,
+        name: &[u8],
+        exports: &dyn Exports,
+    ) -> Result<ExportInfo, ExportRefusal> {
+        let name = text(name).ok_or(ExportRefusal::Name)?;
+        let export = exports.find(name).ok_or(ExportRefusal::Unknown)?;
         if !self.may_see(&export) {
-            Err(Refusal::TlsRequired)
+            Err(ExportRefusal::TlsRequired)
         } else if !export.is_valid() {
-            Err(Refusal::NotServable)
+            Err(ExportRefusal::NotServable)
         } else {
             Ok(export)
         }
@@ -211,7 +222,7 @@ impl Handshake {
 }
 
 /// Rejects an option with an error, or by closing if the option has no error reply.
-fn refuse(option: u32, error: OptionError, refusal: Refusal) -> Rejected {
+fn refuse(option: u32, error: OptionError, refusal: ExportRefusal) -> Rejected {
     if option == option::EXPORT_NAME { Rejected::Close(refusal) } else { Rejected::Answer(error) }
 }
 

@@ -5,7 +5,7 @@ use crate::Negotiated;
 
 /// What the caller must do next. For every step, send the appended output first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum HandshakeStep {
     /// Receive more, and call again with the unconsumed and the new input.
     NeedMore,
     /// Send the output, then call again with the unconsumed input, even without new input.
@@ -33,7 +33,7 @@ pub enum CloseReason {
     OptionMagic(u64),
     /// The client asked for an export with `EXPORT_NAME`, which has no error reply.
     #[error("EXPORT_NAME rejected: {0}")]
-    ExportRefused(Refusal),
+    ExportRefused(ExportRefusal),
     /// The client exceeded the limit on bytes in rejected options (N-07).
     #[error("rejected options of more than {HANDSHAKE_SKIP_BYTES_MAX} bytes, the last one of {0}")]
     OptionLength(u32),
@@ -50,7 +50,7 @@ pub enum CloseReason {
 
 /// Why a client may not enter an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum ExportRefusal {
     /// No such export.
     #[error("no export of this name; LIST shows the available exports")]
     Unknown,

@@ -1,16 +1,16 @@
 //! Block status replies, compared with a per-block oracle.
 
 use super::terms;
-use crate::{Command, EXTENTS_PER_REPLY_MAX, Extent, Negotiated, Request, wire::WireReader};
+use crate::{EXTENTS_PER_REPLY_MAX, Extent, NbdCommand, NbdRequest, Negotiated, wire::WireReader};
 use proptest::prelude::*;
 
-fn request(len: u64, req_one: bool) -> Request {
-    Request {
+fn request(len: u64, req_one: bool) -> NbdRequest {
+    NbdRequest {
         cookie: 1,
         offset: 0,
         len,
         payload_len: 0,
-        command: Command::BlockStatus,
+        command: NbdCommand::BlockStatus,
         fua: false,
         no_hole: false,
         df: false,
@@ -21,7 +21,7 @@ fn request(len: u64, req_one: bool) -> Request {
 }
 
 /// The extents of a reply. Also checks the reply's framing.
-fn reply(terms: &Negotiated, request: &Request, extents: &[Extent]) -> Vec<(u64, u64)> {
+fn reply(terms: &Negotiated, request: &NbdRequest, extents: &[Extent]) -> Vec<(u64, u64)> {
     let mut out = b"before".to_vec();
     terms.reply_block_status(request, extents.iter().copied(), &mut out);
     let mut reader = WireReader::new(&out[6..]);

@@ -3,7 +3,7 @@
 use super::{Session, info_data, option, option_header};
 use crate::{
     Tls,
-    client::{Config, Failure, Handshake, Step},
+    client::{ClientHandshake, ClientStep, ExportConfig, OpenFailure},
     proto::{GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, info, option, option_reply},
     wire::{put_u16, put_u32, put_u64},
 };
@@ -41,28 +41,28 @@ fn block_sizes(min: u32, preferred: u32, payload: u32) -> Vec<u8> {
     reply(option::GO, option_reply::INFO, &data)
 }
 
-fn config() -> Config {
-    Config { export: "x".into(), ..Config::default() }
+fn config() -> ExportConfig {
+    ExportConfig { export: "x".into(), ..ExportConfig::default() }
 }
 
 /// Runs a client against a server that sends these bytes; returns the client's output and its last
 /// step.
-fn run(config: Config, server: &[Vec<u8>]) -> (Vec<u8>, Step) {
+fn run(config: ExportConfig, server: &[Vec<u8>]) -> (Vec<u8>, ClientStep) {
     let mut out = Vec::new();
-    let (_, step) = Handshake::new(config).advance(&server.concat(), &mut out);
+    let (_, step) = ClientHandshake::new(config).advance(&server.concat(), &mut out);
     (out, step)
 }
 
 /// As `run`, with a server that rejects structured replies.
-fn run_go(server: &[Vec<u8>]) -> Step {
+fn run_go(server: &[Vec<u8>]) -> ClientStep {
     let mut all = vec![greeting(3), reply(option::STRUCTURED_REPLY, option_reply::ERR_UNSUP, b"")];
     all.extend_from_slice(server);
     run(config(), &all).1
 }
 
-fn failure(step: Step) -> Failure {
+fn failure(step: ClientStep) -> OpenFailure {
     match step {
-        Step::Fail(failure) => failure,
+        ClientStep::Fail(failure) => failure,
         step => panic!("{step:?}"),
     }
 }
@@ -70,11 +70,11 @@ fn failure(step: Step) -> Failure {
 #[test]
 fn rejects_peers_that_are_not_nbd_servers() {
     let (_, step) = run(config(), &[b"SSH-2.0-OpenSSH_9.9p1".to_vec()]);
-    assert!(matches!(failure(step), Failure::Greeting(..)));
+    assert!(matches!(failure(step), OpenFailure::Greeting(..)));
     let mut oldstyle = GREETING_MAGIC.to_be_bytes().to_vec();
     put_u64(&mut oldstyle, 0x0000_4202_8186_1253);
     let (_, step) = run(config(), &[oldstyle, vec![0; 136]]);
-    assert_eq!(failure(step), Failure::Oldstyle);
+    assert_eq!(failure(step), OpenFailure::Oldstyle);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn falls_back_to_export_name_without_go() {
             vec![0; zeroes],
         ];
         let (said, step) = run(config(), &answers);
-        let Step::Enter(opened) = step else { panic!("{step:?}") };
+        let ClientStep::Enter(opened) = step else { panic!("{step:?}") };
         assert_eq!((opened.size_bytes, opened.flags, opened.structured), (1 << 20, 1, false));
         assert_eq!((opened.block_min, opened.payload_max), (1, 32 << 20), "L-01");
         let mut expected = u32::from(server_flags).to_be_bytes().to_vec();
@@ -103,7 +103,9 @@ fn falls_back_to_export_name_without_go() {
 #[test]
 fn uses_export_name_without_fixed_newstyle() {
     let (said, step) = run(config(), &[greeting(0), vec![0; 8 + 2 + 124]]);
-    assert!(matches!(step, Step::Enter(opened) if opened.size_bytes == 0 && opened.flags == 0));
+    assert!(
+        matches!(step, ClientStep::Enter(opened) if opened.size_bytes == 0 && opened.flags == 0)
+    );
     assert_eq!(said, [&[0; 4][..], &option(option::EXPORT_NAME, b"x")].concat());
 }
 
@@ -116,45 +118,45 @@ fn falls_back_to_structured_replies() {
         export_info(1 << 20, 1),
         reply(option::GO, option_reply::ACK, b""),
     ];
-    let (_, step) = run(Config { extended: true, ..config() }, &answers);
-    assert!(matches!(step, Step::Enter(opened) if opened.structured && !opened.extended));
+    let (_, step) = run(ExportConfig { extended: true, ..config() }, &answers);
+    assert!(matches!(step, ClientStep::Enter(opened) if opened.structured && !opened.extended));
 }
 
 #[test]
 fn p_06_never_falls_back_from_tls_to_plain_text() {
-    let wanted = Config { tls: true, ..config() };
-    assert_eq!(failure(run(wanted.clone(), &[greeting(0)]).1), Failure::NoTls);
+    let wanted = ExportConfig { tls: true, ..config() };
+    assert_eq!(failure(run(wanted.clone(), &[greeting(0)]).1), OpenFailure::NoTls);
     for kind in [option_reply::ERR_UNSUP, option_reply::ERR_POLICY, option_reply::ERR_INVALID] {
         let refused = reply(option::STARTTLS, kind, b"no");
         let (said, step) = run(wanted.clone(), &[greeting(3), refused]);
-        assert!(matches!(failure(step), Failure::Refused { .. }));
+        assert!(matches!(failure(step), OpenFailure::Refused { .. }));
         assert_eq!(said[4..], option(option::STARTTLS, b""), "nothing else sent in plain text");
     }
 }
 
 #[test]
 fn p_06_rejects_plain_text_after_starttls() {
-    let wanted = Config { tls: true, ..config() };
+    let wanted = ExportConfig { tls: true, ..config() };
     let ack = reply(option::STARTTLS, option_reply::ACK, b"");
     let (_, step) = run(wanted.clone(), &[greeting(3), ack.clone()]);
-    assert_eq!(step, Step::StartTls);
+    assert_eq!(step, ClientStep::StartTls);
     let injected = reply(option::STRUCTURED_REPLY, option_reply::ACK, b"");
     let (_, step) = run(wanted, &[greeting(3), ack, injected]);
-    assert_eq!(failure(step), Failure::PlainText);
+    assert_eq!(failure(step), OpenFailure::PlainText);
 }
 
 #[test]
 fn rejects_unexpected_replies() {
     let go_ack = reply(option::GO, option_reply::ACK, b"");
-    assert!(matches!(failure(run_go(&[go_ack])), Failure::Reply { .. }), "no INFO_EXPORT");
+    assert!(matches!(failure(run_go(&[go_ack])), OpenFailure::Reply { .. }), "no INFO_EXPORT");
     let other = reply(option::LIST, option_reply::ACK, b"");
-    assert_eq!(failure(run_go(&[other])), Failure::ReplyToOther { sent: 7, echoed: 3 });
+    assert_eq!(failure(run_go(&[other])), OpenFailure::ReplyToOther { sent: 7, echoed: 3 });
     let server = reply(option::GO, option_reply::SERVER, b"");
-    assert!(matches!(failure(run_go(&[server])), Failure::Reply { .. }));
-    assert!(matches!(failure(run_go(&[vec![0xaa; 20]])), Failure::ReplyMagic(_)));
+    assert!(matches!(failure(run_go(&[server])), OpenFailure::Reply { .. }));
+    assert!(matches!(failure(run_go(&[vec![0xaa; 20]])), OpenFailure::ReplyMagic(_)));
     for data in [&b""[..], b"\0", b"\0\0", b"\0\x03\0\0\0\0", &[0; 13]] {
         let info = reply(option::GO, option_reply::INFO, data);
-        assert!(matches!(failure(run_go(&[info])), Failure::Reply { .. }), "{data:?}");
+        assert!(matches!(failure(run_go(&[info])), OpenFailure::Reply { .. }), "{data:?}");
     }
 }
 
@@ -162,9 +164,9 @@ fn rejects_unexpected_replies() {
 fn bounds_length_and_count_of_replies() {
     let mut long = reply(option::GO, option_reply::INFO, b"");
     long[16..].copy_from_slice(&u32::MAX.to_be_bytes());
-    assert_eq!(failure(run_go(&[long])), Failure::ReplyLength(u32::MAX));
+    assert_eq!(failure(run_go(&[long])), OpenFailure::ReplyLength(u32::MAX));
     let endless = vec![reply(option::GO, option_reply::INFO, b"\0\x01name"); 2000];
-    assert_eq!(failure(run_go(&endless)), Failure::ReplyCount);
+    assert_eq!(failure(run_go(&endless)), OpenFailure::ReplyCount);
 }
 
 #[test]
@@ -172,10 +174,10 @@ fn rejects_invalid_sizes() {
     let ack = reply(option::GO, option_reply::ACK, b"");
     // Sizes must fit a signed 64-bit integer.
     for size in [1 << 63, u64::MAX] {
-        assert_eq!(failure(run_go(&[export_info(size, 1)])), Failure::Size(size));
+        assert_eq!(failure(run_go(&[export_info(size, 1)])), OpenFailure::Size(size));
     }
     let info = export_info((1 << 63) - 1, 1);
-    assert!(matches!(run_go(&[info.clone(), ack.clone()]), Step::Enter(_)));
+    assert!(matches!(run_go(&[info.clone(), ack.clone()]), ClientStep::Enter(_)));
     for (min, preferred, payload) in [
         (0, 4096, 1 << 20),
         (3, 4096, 1 << 20),
@@ -188,10 +190,10 @@ fn rejects_invalid_sizes() {
         (1, 1 << 31, u32::MAX),
     ] {
         let step = run_go(&[block_sizes(min, preferred, payload)]);
-        assert_eq!(failure(step), Failure::BlockSizes { min, preferred, payload });
+        assert_eq!(failure(step), OpenFailure::BlockSizes { min, preferred, payload });
     }
     let step = run_go(&[info, block_sizes(512, 65536, u32::MAX), ack]);
-    let Step::Enter(opened) = step else { panic!("{step:?}") };
+    let ClientStep::Enter(opened) = step else { panic!("{step:?}") };
     assert_eq!((opened.block_min, opened.block_preferred), (512, 65536));
     assert_eq!(opened.payload_max, 32 << 20);
 }
@@ -199,7 +201,7 @@ fn rejects_invalid_sizes() {
 #[test]
 fn sanitizes_server_text() {
     let text = [b"evil\x1b[2J\r\n\xff", &[b'x'; 5000][..]].concat();
-    let Failure::Refused { text, .. } =
+    let OpenFailure::Refused { text, .. } =
         failure(run_go(&[reply(option::GO, option_reply::ERR_UNKNOWN, &text)]))
     else {
         panic!()
@@ -223,8 +225,8 @@ fn failed_selection_leaves_no_context() {
             export_info(1 << 20, 1),
             reply(option::GO, option_reply::ACK, b""),
         ];
-        let (_, step) = run(Config { base_allocation: true, ..config() }, &answers);
-        assert!(matches!(step, Step::Enter(opened) if opened.base_allocation == expected));
+        let (_, step) = run(ExportConfig { base_allocation: true, ..config() }, &answers);
+        assert!(matches!(step, ClientStep::Enter(opened) if opened.base_allocation == expected));
     }
 }
 

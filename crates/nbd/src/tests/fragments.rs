@@ -2,8 +2,8 @@
 
 use super::{exports, info_data, meta_data, option, server::opened, terms};
 use crate::{
-    CloseReason, Handshake, HandshakeConfig, Negotiated, Parse, Step, Tls,
-    client::{self, Event, ReplyParser},
+    CloseReason, Handshake, HandshakeConfig, HandshakeStep, Negotiated, Parse, Tls,
+    client::{self, ClientEvent, ReplyParser},
     proto::option as opt,
 };
 use proptest::prelude::*;
@@ -19,9 +19,9 @@ pub(super) fn pieces<'a>(input: &'a [u8], lens: &'a [usize]) -> impl Iterator<It
 }
 
 /// Runs a server's handshake on pieces; returns its output and its last step.
-pub(super) fn serve(tls: Tls, input: &[u8], lens: &[usize]) -> (Vec<u8>, Step) {
+pub(super) fn serve(tls: Tls, input: &[u8], lens: &[usize]) -> (Vec<u8>, HandshakeStep) {
     let (mut handshake, exports) = (Handshake::new(HandshakeConfig { tls }), exports());
-    let (mut buffer, mut out, mut last) = (Vec::new(), Vec::new(), Step::NeedMore);
+    let (mut buffer, mut out, mut last) = (Vec::new(), Vec::new(), HandshakeStep::NeedMore);
     for piece in pieces(input, lens) {
         buffer.extend_from_slice(piece);
         loop {
@@ -29,9 +29,9 @@ pub(super) fn serve(tls: Tls, input: &[u8], lens: &[usize]) -> (Vec<u8>, Step) {
             buffer.drain(..taken);
             last = step;
             match step {
-                Step::Flush => {}
-                Step::NeedMore | Step::StartTls => break,
-                Step::Enter(_) | Step::Close(_) => return (out, step),
+                HandshakeStep::Flush => {}
+                HandshakeStep::NeedMore | HandshakeStep::StartTls => break,
+                HandshakeStep::Enter(_) | HandshakeStep::Close(_) => return (out, step),
             }
         }
     }
@@ -67,14 +67,18 @@ pub(super) fn read_requests(terms: &Negotiated, input: &[u8], lens: &[usize]) ->
 }
 
 /// Runs a client's handshake on pieces; returns its output and its last step.
-fn open(config: &client::Config, input: &[u8], lens: &[usize]) -> (Vec<u8>, client::Step) {
-    let mut handshake = client::Handshake::new(config.clone());
-    let (mut buffer, mut out, mut last) = (Vec::new(), Vec::new(), client::Step::NeedMore);
+fn open(
+    config: &client::ExportConfig,
+    input: &[u8],
+    lens: &[usize],
+) -> (Vec<u8>, client::ClientStep) {
+    let mut handshake = client::ClientHandshake::new(config.clone());
+    let (mut buffer, mut out, mut last) = (Vec::new(), Vec::new(), client::ClientStep::NeedMore);
     for piece in pieces(input, lens) {
         buffer.extend_from_slice(piece);
         let (taken, step) = handshake.advance(&buffer, &mut out);
         buffer.drain(..taken);
-        let over = matches!(step, client::Step::Enter(_) | client::Step::Fail(_));
+        let over = matches!(step, client::ClientStep::Enter(_) | client::ClientStep::Fail(_));
         last = step;
         if over {
             break;
@@ -84,7 +88,7 @@ fn open(config: &client::Config, input: &[u8], lens: &[usize]) -> (Vec<u8>, clie
 }
 
 /// The events of a reply stream in pieces; skips data.
-fn read_replies(mut parser: ReplyParser, input: &[u8], lens: &[usize]) -> Vec<Event> {
+fn read_replies(mut parser: ReplyParser, input: &[u8], lens: &[usize]) -> Vec<ClientEvent> {
     let (mut buffer, mut skip, mut events) = (Vec::new(), 0usize, Vec::new());
     for piece in pieces(input, lens) {
         buffer.extend_from_slice(piece);
@@ -98,12 +102,12 @@ fn read_replies(mut parser: ReplyParser, input: &[u8], lens: &[usize]) -> Vec<Ev
             let (taken, event) = parser.advance(&buffer);
             buffer.drain(..taken);
             match event {
-                Event::NeedMore => break,
-                Event::Broken(_) => {
+                ClientEvent::NeedMore => break,
+                ClientEvent::Broken(_) => {
                     events.push(event);
                     return events;
                 }
-                Event::Data { len, .. } => skip = len as usize,
+                ClientEvent::Data { len, .. } => skip = len as usize,
                 _ => {}
             }
             events.push(event);
@@ -201,10 +205,10 @@ fn reply_stream(extended: bool) -> impl Strategy<Value = Vec<u8>> {
 
 fn parser_in_use(extended: bool) -> ReplyParser {
     let mut parser = ReplyParser::new(&opened(&terms(true, extended)));
-    use crate::Command::*;
+    use crate::NbdCommand::*;
     for (cookie, command) in [Read, Read, Write, BlockStatus].into_iter().enumerate() {
         let cookie = cookie as u64;
-        parser.begin(&client::Request { cookie, command, flags: 0, offset: 4096, len: 4096 });
+        parser.begin(&client::ExportRequest { cookie, command, flags: 0, offset: 4096, len: 4096 });
     }
     parser
 }
@@ -216,7 +220,7 @@ proptest! {
             let whole = serve(tls, &input, &[usize::MAX]);
             // The server withholds the ACK only if the injected bytes arrive together with
             // STARTTLS; otherwise it closes afterwards.
-            if whole.1 == Step::Close(CloseReason::PlainText) {
+            if whole.1 == HandshakeStep::Close(CloseReason::PlainText) {
                 prop_assert_eq!(serve(tls, &input, &lens).1, whole.1);
             } else {
                 prop_assert_eq!(serve(tls, &input, &lens), whole);
@@ -247,7 +251,7 @@ proptest! {
         // The server's output for the generated client is a plausible stream.
         let (said, _) = serve(Tls::Off, &input, &[usize::MAX]);
         let stream = [&b"NBDMAGICIHAVEOPT\0\x03"[..], &said].concat();
-        let config = client::Config { export: "x".into(), ..Default::default() };
+        let config = client::ExportConfig { export: "x".into(), ..Default::default() };
         prop_assert_eq!(open(&config, &stream, &lens), open(&config, &stream, &[usize::MAX]));
     }
 
@@ -261,7 +265,8 @@ proptest! {
             read_requests(&terms(true, extended), &input, &lens);
             read_replies(parser_in_use(extended), &input, &lens);
         }
-        let config = client::Config { extended: true, base_allocation: true, ..Default::default() };
+        let config =
+        client::ExportConfig { extended: true, base_allocation: true, ..Default::default() };
         open(&config, &input, &lens);
         open(&config, &[&b"NBDMAGICIHAVEOPT\0\x03"[..], &input].concat(), &lens);
     }

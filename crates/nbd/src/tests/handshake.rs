@@ -2,8 +2,8 @@
 
 use super::{Session, exports, info_data, option, option_header, option_replies};
 use crate::{
-    CloseReason, ExportInfo, HANDSHAKE_OPTIONS_MAX, HANDSHAKE_SKIP_BYTES_MAX, Handshake,
-    HandshakeConfig, Refusal, Step, Tls,
+    CloseReason, ExportInfo, ExportRefusal, HANDSHAKE_OPTIONS_MAX, HANDSHAKE_SKIP_BYTES_MAX,
+    Handshake, HandshakeConfig, HandshakeStep, Tls,
     proto::{export_flag, info, option, option_reply},
 };
 use forebay_types::{VolumeId, limits::OPTION_BYTES_MAX};
@@ -37,9 +37,13 @@ fn h_03_unknown_client_flags_close() {
     for flags in [4u32, 7, 1 << 31, u32::MAX] {
         let mut handshake = Handshake::new(HandshakeConfig::default());
         let (_, step) = handshake.advance(&flags.to_be_bytes(), &exports(), &mut Vec::new());
-        assert_eq!(step, Step::Close(CloseReason::ClientFlags(flags)));
+        assert_eq!(step, HandshakeStep::Close(CloseReason::ClientFlags(flags)));
         let (_, step) = handshake.advance(&[0; 64], &exports(), &mut Vec::new());
-        assert_eq!(step, Step::Close(CloseReason::Ended), "an ended handshake stays ended");
+        assert_eq!(
+            step,
+            HandshakeStep::Close(CloseReason::Ended),
+            "an ended handshake stays ended"
+        );
     }
 }
 
@@ -49,7 +53,7 @@ fn h_04_client_without_fixed_newstyle_enters_by_export_name() {
     assert_eq!(session.kind_of_reply(option::STARTTLS, b""), option_reply::ERR_POLICY);
     let (out, step) = session.send_raw(&option(option::EXPORT_NAME, b"x"));
     assert_eq!(out.len(), 8 + 2 + 124);
-    assert!(matches!(step, Step::Enter(terms) if terms.export == VolumeId(7)));
+    assert!(matches!(step, HandshakeStep::Enter(terms) if terms.export == VolumeId(7)));
 }
 
 #[test]
@@ -57,7 +61,7 @@ fn n_01_wrong_option_magic_closes() {
     let mut session = Session::new(Tls::Off);
     let (out, step) = session.send_raw(&[0x11; 16]);
     assert!(out.is_empty());
-    assert_eq!(step, Step::Close(CloseReason::OptionMagic(0x1111_1111_1111_1111)));
+    assert_eq!(step, HandshakeStep::Close(CloseReason::OptionMagic(0x1111_1111_1111_1111)));
 }
 
 #[test]
@@ -78,7 +82,7 @@ fn n_04_pipelined_options_get_one_final_reply_each() {
     bytes.extend(option(option::INFO, &info_data("x", &[info::NAME])));
     bytes.extend(option(option::STRUCTURED_REPLY, b""));
     let (out, step) = session.send_raw(&bytes);
-    assert_eq!(step, Step::NeedMore);
+    assert_eq!(step, HandshakeStep::NeedMore);
     let kinds: Vec<_> = option_replies(&out).iter().map(|reply| (reply.0, reply.1)).collect();
     assert_eq!(
         kinds,
@@ -103,22 +107,22 @@ fn n_07_bounds_skipped_bytes() {
     let left = HANDSHAKE_SKIP_BYTES_MAX - data.len() as u32;
     let (out, step) = session.send_raw(&option_header(77, left + 1));
     assert!(out.is_empty());
-    assert_eq!(step, Step::Close(CloseReason::OptionLength(left + 1)));
+    assert_eq!(step, HandshakeStep::Close(CloseReason::OptionLength(left + 1)));
     for number in [option::GO, option::SET_META_CONTEXT, option::ABORT, 77] {
         let mut session = Session::new(Tls::Off);
         let (_, step) = session.send_raw(&option_header(number, u32::MAX));
-        assert_eq!(step, Step::Close(CloseReason::OptionLength(u32::MAX)));
+        assert_eq!(step, HandshakeStep::Close(CloseReason::OptionLength(u32::MAX)));
     }
 }
 
 #[test]
 fn n_07_skipping_buffers_nothing() {
     let mut session = Session::new(Tls::Off);
-    assert_eq!(session.send_raw(&option_header(77, 10 << 20)).1, Step::NeedMore);
+    assert_eq!(session.send_raw(&option_header(77, 10 << 20)).1, HandshakeStep::NeedMore);
     for _ in 0..10 {
         let (out, step) = session.send_raw(&vec![1; 1 << 20]);
         assert!(session.untaken().is_empty());
-        assert_eq!(step, Step::NeedMore);
+        assert_eq!(step, HandshakeStep::NeedMore);
         if !out.is_empty() {
             assert_eq!(option_replies(&out)[0].1, option_reply::ERR_UNSUP);
             return session.assert_in_step();
@@ -136,12 +140,12 @@ fn n_08_shutdown_rejects_all_options_but_abort() {
     }
     let (replies, step) = session.send(option::ABORT, b"");
     assert_eq!(replies, [(option::ABORT, option_reply::ACK, vec![])]);
-    assert_eq!(step, Step::Close(CloseReason::Aborted));
+    assert_eq!(step, HandshakeStep::Close(CloseReason::Aborted));
 
     let mut session = Session::new(Tls::Off);
     session.handshake.shut_down();
     let (_, step) = session.send(option::EXPORT_NAME, b"x");
-    assert_eq!(step, Step::Close(CloseReason::ExportRefused(Refusal::ShuttingDown)));
+    assert_eq!(step, HandshakeStep::Close(CloseReason::ExportRefused(ExportRefusal::ShuttingDown)));
 }
 
 #[test]
@@ -149,7 +153,7 @@ fn n_09_nothing_follows_the_ack_of_go() {
     for flags in [1, 3] {
         let mut session = Session::with_client_flags(Tls::Off, flags);
         let (replies, step) = session.send(option::GO, &info_data("x", &[]));
-        assert!(matches!(step, Step::Enter(_)));
+        assert!(matches!(step, HandshakeStep::Enter(_)));
         assert_eq!(replies.last(), Some(&(option::GO, option_reply::ACK, vec![])));
     }
 }
@@ -159,7 +163,7 @@ fn a_01_export_name_answers_size_flags_and_zeroes() {
     for (client_flags, len) in [(1, 134), (3, 10)] {
         let mut session = Session::with_client_flags(Tls::Off, client_flags);
         let (out, step) = session.send_raw(&option(option::EXPORT_NAME, b"x"));
-        let Step::Enter(terms) = step else { panic!("{step:?}") };
+        let HandshakeStep::Enter(terms) = step else { panic!("{step:?}") };
         assert_eq!(out.len(), len);
         assert_eq!(out[..8], (1u64 << 20).to_be_bytes());
         assert_eq!(out[8..10], terms.flags.to_be_bytes());
@@ -170,17 +174,17 @@ fn a_01_export_name_answers_size_flags_and_zeroes() {
 
 #[test]
 fn a_02_rejected_export_name_closes() {
-    let cases: [(&[u8], Refusal); 4] = [
-        (b"nope", Refusal::Unknown),
-        (b"secret", Refusal::TlsRequired),
-        (b"\xff\xfe", Refusal::Name),
-        (&[b'n'; 4097], Refusal::Name),
+    let cases: [(&[u8], ExportRefusal); 4] = [
+        (b"nope", ExportRefusal::Unknown),
+        (b"secret", ExportRefusal::TlsRequired),
+        (b"\xff\xfe", ExportRefusal::Name),
+        (&[b'n'; 4097], ExportRefusal::Name),
     ];
     for (name, refusal) in cases {
         let mut session = Session::new(Tls::Selective);
         let (out, step) = session.send_raw(&option(option::EXPORT_NAME, name));
         assert!(out.is_empty());
-        assert_eq!(step, Step::Close(CloseReason::ExportRefused(refusal)));
+        assert_eq!(step, HandshakeStep::Close(CloseReason::ExportRefused(refusal)));
     }
 }
 
@@ -191,7 +195,7 @@ fn a_03_empty_name_selects_the_default_export() {
     assert_eq!(session.kind_of_reply(option::INFO, &data), option_reply::ERR_UNKNOWN);
     session.exports.0.truncate(1);
     let (replies, step) = session.send(option::GO, &info_data("", &[info::NAME]));
-    assert!(matches!(step, Step::Enter(terms) if terms.export == VolumeId(7)));
+    assert!(matches!(step, HandshakeStep::Enter(terms) if terms.export == VolumeId(7)));
     assert_eq!(replies[1].2, b"\x00\x01x", "the reply has the canonical name");
 }
 
@@ -200,7 +204,7 @@ fn a_04_abort_is_acknowledged_and_its_data_skipped() {
     let mut session = Session::new(Tls::Off);
     let (replies, step) = session.send(option::ABORT, b"so long");
     assert_eq!(replies, [(option::ABORT, option_reply::ACK, vec![])]);
-    assert_eq!(step, Step::Close(CloseReason::Aborted));
+    assert_eq!(step, HandshakeStep::Close(CloseReason::Aborted));
 }
 
 #[test]
@@ -236,10 +240,10 @@ fn d_02_flush_bounds_the_output_of_one_call() {
         let (taken, step) = session.handshake.advance(&bytes[taken_all..], exports, &mut out);
         taken_all += taken;
         assert!(out.len() - before < 80 << 10, "one call produced {}", out.len() - before);
-        if step == Step::NeedMore {
+        if step == HandshakeStep::NeedMore {
             break;
         }
-        assert_eq!(step, Step::Flush);
+        assert_eq!(step, HandshakeStep::Flush);
         flushes += 1;
     }
     // A reply has 4045 bytes, so 17 replies exceed 64 KiB: 58 full calls and a remainder.
@@ -253,7 +257,7 @@ fn g_03_bounds_the_number_of_options() {
         assert_eq!(session.kind_of_reply(77, b""), option_reply::ERR_UNSUP);
     }
     let (_, step) = session.send(77, b"");
-    assert_eq!(step, Step::Close(CloseReason::OptionCount));
+    assert_eq!(step, HandshakeStep::Close(CloseReason::OptionCount));
 }
 
 #[test]
@@ -283,7 +287,7 @@ fn i_02_i_07_info_returns_each_requested_kind_once() {
     let mut session = Session::new(Tls::Off);
     let kinds = [info::BLOCK_SIZE, info::NAME, info::DESCRIPTION, info::NAME, info::EXPORT, 4711];
     let (replies, step) = session.send(option::INFO, &info_data("x", &kinds));
-    assert_eq!(step, Step::NeedMore);
+    assert_eq!(step, HandshakeStep::NeedMore);
     let data: Vec<&[u8]> = replies.iter().map(|reply| &reply.2[..]).collect();
     assert_eq!(data.len(), 5, "I-03: each once, unknown ones not at all");
     assert_eq!(data[0][..10], *b"\0\0\0\0\0\0\0\x10\0\0");
@@ -300,7 +304,7 @@ fn i_04_i_05_session_survives_an_unknown_export() {
     let data = info_data("nope", &[info::NAME]);
     assert_eq!(session.kind_of_reply(option::GO, &data), option_reply::ERR_UNKNOWN);
     let (_, step) = session.send(option::GO, &info_data("x", &[]));
-    assert!(matches!(step, Step::Enter(_)));
+    assert!(matches!(step, HandshakeStep::Enter(_)));
 }
 
 #[test]
@@ -308,7 +312,7 @@ fn i_05_input_after_go_is_not_consumed() {
     let mut session = Session::new(Tls::Off);
     let mut bytes = option(option::GO, &info_data("x", &[]));
     bytes.extend_from_slice(b"request");
-    assert!(matches!(session.send_raw(&bytes).1, Step::Enter(_)));
+    assert!(matches!(session.send_raw(&bytes).1, HandshakeStep::Enter(_)));
     assert_eq!(session.untaken(), b"request");
 }
 
@@ -359,7 +363,10 @@ fn i_09_i_10_rejects_exports_with_invalid_sizes() {
         let kind = session.kind_of_reply(option::GO, &info_data("bad", &[]));
         assert_eq!(kind, option_reply::ERR_PLATFORM);
         let (_, step) = session.send(option::EXPORT_NAME, b"bad");
-        assert_eq!(step, Step::Close(CloseReason::ExportRefused(Refusal::NotServable)));
+        assert_eq!(
+            step,
+            HandshakeStep::Close(CloseReason::ExportRefused(ExportRefusal::NotServable))
+        );
     }
 }
 
@@ -373,7 +380,7 @@ fn x_07_flags_match_the_capabilities() {
             session.send(option::STRUCTURED_REPLY, b"");
         }
         match session.send(option::GO, &info_data("x", &[])).1 {
-            Step::Enter(terms) => terms.flags,
+            HandshakeStep::Enter(terms) => terms.flags,
             step => panic!("{step:?}"),
         }
     };

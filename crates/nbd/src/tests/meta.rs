@@ -2,7 +2,7 @@
 
 use super::{OptionReply, Session, info_data, meta_data};
 use crate::{
-    CloseReason, Negotiated, Refusal, Step, Tls,
+    CloseReason, ExportRefusal, HandshakeStep, Negotiated, Tls,
     proto::{option, option_reply},
 };
 
@@ -22,7 +22,7 @@ fn context(option: u32, id: u8) -> OptionReply {
 
 fn go(session: &mut Session, name: &str) -> Negotiated {
     match session.send(option::GO, &info_data(name, &[])).1 {
-        Step::Enter(terms) => terms,
+        HandshakeStep::Enter(terms) => terms,
         step => panic!("{step:?}"),
     }
 }
@@ -125,7 +125,7 @@ fn m_05_selection_applies_to_its_export_only() {
     let mut session = structured();
     session.send(set, &meta_data("x", &[ALLOCATION]));
     let (_, step) = session.send_raw(&super::option(option::EXPORT_NAME, b"x"));
-    assert!(matches!(step, Step::Enter(terms) if terms.base_allocation == Some(1)));
+    assert!(matches!(step, HandshakeStep::Enter(terms) if terms.base_allocation == Some(1)));
 }
 
 #[test]
@@ -153,5 +153,8 @@ fn xh_01_xh_02_extended_headers_override_structured_replies() {
     let mut session = Session::new(Tls::Off);
     session.send(extended, b"");
     let (_, step) = session.send(option::EXPORT_NAME, b"x");
-    assert_eq!(step, Step::Close(CloseReason::ExportRefused(Refusal::ExtendedHeaders)));
+    assert_eq!(
+        step,
+        HandshakeStep::Close(CloseReason::ExportRefused(ExportRefusal::ExtendedHeaders))
+    );
 }

@@ -14,7 +14,7 @@ mod server;
 mod tls;
 
 use crate::{
-    ExportInfo, Exports, Handshake, HandshakeConfig, Negotiated, Step, Tls,
+    ExportInfo, Exports, Handshake, HandshakeConfig, HandshakeStep, Negotiated, Tls,
     proto::{OPTION_MAGIC, OPTION_REPLY_MAGIC},
     wire::{WireReader, put_u16, put_u32, put_u64},
 };
@@ -132,18 +132,18 @@ impl Session {
         let handshake = Handshake::new(HandshakeConfig { tls });
         let mut session = Self { handshake, exports: exports(), input: Vec::new() };
         session.handshake.greeting(&mut Vec::new());
-        assert_eq!(session.send_raw(&flags.to_be_bytes()), (vec![], Step::NeedMore));
+        assert_eq!(session.send_raw(&flags.to_be_bytes()), (vec![], HandshakeStep::NeedMore));
         session
     }
 
     /// Feeds bytes until the server needs more or ends; returns its output and last step.
-    pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> (Vec<u8>, Step) {
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> (Vec<u8>, HandshakeStep) {
         self.input.extend_from_slice(bytes);
         let mut out = Vec::new();
         loop {
             let (taken, step) = self.handshake.advance(&self.input, &self.exports, &mut out);
             self.input.drain(..taken);
-            if step != Step::Flush {
+            if step != HandshakeStep::Flush {
                 return (out, step);
             }
         }
@@ -155,7 +155,7 @@ impl Session {
     }
 
     /// Sends an option; returns the replies and the step.
-    pub(crate) fn send(&mut self, number: u32, data: &[u8]) -> (Vec<OptionReply>, Step) {
+    pub(crate) fn send(&mut self, number: u32, data: &[u8]) -> (Vec<OptionReply>, HandshakeStep) {
         let (out, step) = self.send_raw(&option(number, data));
         (option_replies(&out), step)
     }
@@ -163,7 +163,7 @@ impl Session {
     /// Sends an option that has a single reply; returns the reply's kind.
     pub(crate) fn kind_of_reply(&mut self, number: u32, data: &[u8]) -> u32 {
         let (replies, step) = self.send(number, data);
-        assert_eq!((replies.len(), step), (1, Step::NeedMore), "{replies:?}");
+        assert_eq!((replies.len(), step), (1, HandshakeStep::NeedMore), "{replies:?}");
         assert_eq!(replies[0].0, number);
         replies[0].1
     }
@@ -171,7 +171,7 @@ impl Session {
     /// Asserts that framing is intact: the server answers the next option normally.
     pub(crate) fn assert_in_step(&mut self) {
         let (replies, step) = self.send(0x1234, b"");
-        assert_eq!(step, Step::NeedMore);
+        assert_eq!(step, HandshakeStep::NeedMore);
         assert_eq!((replies.len(), replies[0].0), (1, 0x1234));
     }
 }

@@ -2,7 +2,8 @@
 
 use super::terms;
 use crate::{
-    BrokenStream, Command, ExportInfo, Negotiated, PAYLOAD_DRAIN_BYTES_MAX, Parse, Request, client,
+    BrokenStream, ExportInfo, NbdCommand, NbdRequest, Negotiated, PAYLOAD_DRAIN_BYTES_MAX, Parse,
+    client,
     proto::{command, command_flag, export_flag},
 };
 use forebay_types::{IoError, VolumeId};
@@ -25,7 +26,7 @@ fn header(terms: &Negotiated, kind: u16, flags: u16, offset: u64, len: u64) -> V
     bytes
 }
 
-fn parse(terms: &Negotiated, kind: u16, flags: u16, offset: u64, len: u64) -> Request {
+fn parse(terms: &Negotiated, kind: u16, flags: u16, offset: u64, len: u64) -> NbdRequest {
     let bytes = header(terms, kind, flags, offset, len);
     match terms.parse(&bytes) {
         Parse::Request { request, header_len } => {
@@ -55,7 +56,7 @@ fn x_01_a_header_is_read_field_by_field() {
         let request = parse(&terms, command::READ, command_flag::FUA, 4096, 8192);
         assert_eq!(request.cookie, u64::from_be_bytes(*b"a cookie"));
         assert_eq!((request.offset, request.len, request.payload_len), (4096, 8192, 0));
-        assert_eq!((request.command, request.fua, request.df), (Command::Read, true, false));
+        assert_eq!((request.command, request.fua, request.df), (NbdCommand::Read, true, false));
         assert_eq!(request.error, None);
     }
 }
@@ -95,7 +96,7 @@ fn x_08_unknown_commands_and_flags_keep_framing() {
     let plain = terms(false, false);
     for kind in [8, 9, 255, u16::MAX] {
         let request = parse(&plain, kind, 0, 0, 512);
-        assert_eq!((request.command, request.error), (Command::Unknown, INVALID));
+        assert_eq!((request.command, request.error), (NbdCommand::Unknown, INVALID));
         assert_eq!(request.payload_len, 0);
     }
     let chunked = terms(true, false);
@@ -157,7 +158,7 @@ fn c_03_disconnect_is_never_rejected() {
     for (structured, extended) in ALL_TERMS {
         let terms = terms(structured, extended);
         let request = parse(&terms, command::DISC, 0xff & !PAYLOAD, 77, 13);
-        assert_eq!((request.command, request.error), (Command::Disconnect, None));
+        assert_eq!((request.command, request.error), (NbdCommand::Disconnect, None));
         assert_eq!(request.payload_len, 0);
     }
 }
@@ -296,12 +297,12 @@ proptest! {
         let bytes = header(&terms, kind, flags, offset, len);
         if let Parse::Request { request, .. } = terms.parse(&bytes) {
             prop_assert!(u64::from(request.payload_len) <= PAYLOAD_DRAIN_BYTES_MAX);
-            let place_free = matches!(request.command, Command::Disconnect | Command::Flush);
+            let place_free = matches!(request.command, NbdCommand::Disconnect | NbdCommand::Flush);
             if request.error.is_none() && !place_free {
                 prop_assert!(request.len > 0 && request.range().is_sector_aligned());
                 prop_assert!(request.range().fits(terms.size_bytes));
-                prop_assert!(request.command != Command::Unknown);
-                let is_write = request.command == Command::Write;
+                prop_assert!(request.command != NbdCommand::Unknown);
+                let is_write = request.command == NbdCommand::Write;
                 let payload_len = if is_write { request.len } else { 0 };
                 prop_assert_eq!(u64::from(request.payload_len), payload_len);
             }
@@ -315,11 +316,11 @@ proptest! {
         let terms = terms(structured, extended);
         let opened = super::server::opened(&terms);
         let command = [
-            Command::Read, Command::Write, Command::Disconnect, Command::Flush,
-            Command::Trim, Command::Cache, Command::WriteZeroes, Command::BlockStatus,
+            NbdCommand::Read, NbdCommand::Write, NbdCommand::Disconnect, NbdCommand::Flush,
+            NbdCommand::Trim, NbdCommand::Cache, NbdCommand::WriteZeroes, NbdCommand::BlockStatus,
         ][kind as usize];
         let len = u64::from(len % (64 << 20));
-        let sent = client::Request { cookie, command, flags: 0, offset, len };
+        let sent = client::ExportRequest { cookie, command, flags: 0, offset, len };
         let mut bytes = Vec::new();
         opened.put_request(&sent, &mut bytes);
         let Parse::Request { request, .. } = terms.parse(&bytes) else { panic!() };

@@ -5,7 +5,7 @@ use super::{
     exports,
     fragments::{read_requests, serve},
 };
-use crate::{Handshake, HandshakeConfig, Parse, Step, Tls};
+use crate::{Handshake, HandshakeConfig, HandshakeStep, Parse, Tls};
 use std::path::Path;
 
 /// The seeds of one directory; none if `FOREBAY_NBD_DATA` is unset.
@@ -34,7 +34,7 @@ fn seeds_are_independent_of_fragmentation() {
             let whole = serve(tls, &input, &[usize::MAX]);
             for len in [1, 3, 16, 28, 29] {
                 let pieced = serve(tls, &input, &[len]);
-                if matches!(whole.1, Step::Close(crate::CloseReason::PlainText)) {
+                if matches!(whole.1, HandshakeStep::Close(crate::CloseReason::PlainText)) {
                     assert_eq!(pieced.1, whole.1, "{name}");
                 } else {
                     assert_eq!(pieced, whole, "{name}");
@@ -53,7 +53,7 @@ fn seed_requests_are_independent_of_fragmentation() {
         exports.0.truncate(1);
         let mut handshake = Handshake::new(HandshakeConfig { tls: Tls::Off });
         let (taken, step) = handshake.advance(input, &exports, &mut Vec::new());
-        let Step::Enter(terms) = step else { continue };
+        let HandshakeStep::Enter(terms) = step else { continue };
         entered += 1;
         let whole = read_requests(&terms, &input[taken..], &[usize::MAX]);
         assert_eq!(read_requests(&terms, &input[taken..], &[5]), whole, "{name}");

@@ -2,14 +2,14 @@
 
 use super::{ExportList, exports};
 use crate::{
-    Command, Extent, Handshake, HandshakeConfig, Negotiated, Parse, ReplyTo, Request, Step, Tls,
-    client,
+    Extent, Handshake, HandshakeConfig, HandshakeStep, NbdCommand, NbdRequest, Negotiated, Parse,
+    ReplyTo, Tls, client,
 };
 use forebay_types::IoError;
 
 /// The client's view of these terms.
-pub(crate) fn opened(terms: &Negotiated) -> client::Opened {
-    client::Opened {
+pub(crate) fn opened(terms: &Negotiated) -> client::OpenExport {
+    client::OpenExport {
         size_bytes: terms.size_bytes,
         flags: terms.flags,
         structured: terms.structured,
@@ -69,12 +69,12 @@ impl Server {
             let (taken, step) = self.handshake.advance(&self.input, &self.exports, out);
             self.input.drain(..taken);
             match step {
-                Step::NeedMore => return,
-                Step::Flush => {}
+                HandshakeStep::NeedMore => return,
+                HandshakeStep::Flush => {}
                 // Simulates the transition only; nothing is encrypted.
-                Step::StartTls => self.handshake.tls_established(),
-                Step::Enter(terms) => self.terms = Some(terms),
-                Step::Close(_) => self.closed = true,
+                HandshakeStep::StartTls => self.handshake.tls_established(),
+                HandshakeStep::Enter(terms) => self.terms = Some(terms),
+                HandshakeStep::Close(_) => self.closed = true,
             }
         }
         while let (Some(terms), false) = (self.terms, self.closed) {
@@ -95,19 +95,25 @@ impl Server {
         }
     }
 
-    fn serve(&mut self, terms: &Negotiated, request: &Request, payload: &[u8], out: &mut Vec<u8>) {
+    fn serve(
+        &mut self,
+        terms: &Negotiated,
+        request: &NbdRequest,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) {
         let to = request.reply_to();
         if let Some(error) = request.error {
             return terms.reply_error(to, error, "refused", out);
         }
         let range = request.offset as usize..(request.offset + request.len) as usize;
         match request.command {
-            Command::Disconnect => self.closed = true,
-            Command::Read if self.bad_byte.is_some_and(|at| range.contains(&(at as usize))) => {
+            NbdCommand::Disconnect => self.closed = true,
+            NbdCommand::Read if self.bad_byte.is_some_and(|at| range.contains(&(at as usize))) => {
                 terms.reply_error(to, IoError::Io, "bad sector", out);
             }
-            Command::Read => self.read(terms, to, request.len as u32, request.df, out),
-            Command::BlockStatus => {
+            NbdCommand::Read => self.read(terms, to, request.len as u32, request.df, out),
+            NbdCommand::BlockStatus => {
                 let extents = self.disk[range].chunks(512).map(|sector| {
                     let zero = sector.iter().all(|&byte| byte == 0);
                     Extent { len: 512, hole: zero, zero }
@@ -116,8 +122,8 @@ impl Server {
             }
             command => {
                 match command {
-                    Command::Write => self.disk[range].copy_from_slice(payload),
-                    Command::WriteZeroes | Command::Trim => self.disk[range].fill(0),
+                    NbdCommand::Write => self.disk[range].copy_from_slice(payload),
+                    NbdCommand::WriteZeroes | NbdCommand::Trim => self.disk[range].fill(0),
                     _ => {}
                 }
                 terms.reply_ok(to, out);

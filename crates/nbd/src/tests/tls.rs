@@ -2,7 +2,7 @@
 
 use super::{OptionReply, Session, info_data, meta_data, option};
 use crate::{
-    CloseReason, Refusal, Step, Tls,
+    CloseReason, ExportRefusal, HandshakeStep, Tls,
     proto::{option, option_reply},
 };
 use forebay_types::VolumeId;
@@ -10,7 +10,7 @@ use forebay_types::VolumeId;
 fn start_tls(session: &mut Session) {
     let (replies, step) = session.send(option::STARTTLS, b"");
     assert_eq!(replies, [(option::STARTTLS, option_reply::ACK, vec![])]);
-    assert_eq!(step, Step::StartTls);
+    assert_eq!(step, HandshakeStep::StartTls);
     session.handshake.tls_established();
     assert!(session.handshake.is_tls());
 }
@@ -55,7 +55,9 @@ fn t_03_forced_tls_rejects_options_in_plain_text() {
     }
     start_tls(&mut session);
     let (_, step) = session.send(option::GO, &info_data("secret", &[]));
-    assert!(matches!(step, Step::Enter(terms) if terms.export == VolumeId(8) && terms.tls));
+    assert!(
+        matches!(step, HandshakeStep::Enter(terms) if terms.export == VolumeId(8) && terms.tls)
+    );
 }
 
 #[test]
@@ -63,10 +65,10 @@ fn t_03_forced_tls_serves_abort_and_closes_on_export_name() {
     let mut session = Session::new(Tls::Forced);
     let (replies, step) = session.send(option::ABORT, b"");
     assert_eq!(replies[0].1, option_reply::ACK);
-    assert_eq!(step, Step::Close(CloseReason::Aborted));
+    assert_eq!(step, HandshakeStep::Close(CloseReason::Aborted));
     let mut session = Session::new(Tls::Forced);
     let (_, step) = session.send(option::EXPORT_NAME, b"x");
-    assert_eq!(step, Step::Close(CloseReason::ExportRefused(Refusal::TlsRequired)));
+    assert_eq!(step, HandshakeStep::Close(CloseReason::ExportRefused(ExportRefusal::TlsRequired)));
 }
 
 #[test]
@@ -76,7 +78,7 @@ fn t_03_forced_tls_rejects_clients_without_fixed_newstyle() {
         assert_eq!(session.kind_of_reply(number, b""), option_reply::ERR_POLICY);
     }
     let (_, step) = session.send(option::EXPORT_NAME, b"x");
-    assert_eq!(step, Step::Close(CloseReason::ExportRefused(Refusal::TlsRequired)));
+    assert_eq!(step, HandshakeStep::Close(CloseReason::ExportRefused(ExportRefusal::TlsRequired)));
 }
 
 #[test]
@@ -98,7 +100,7 @@ fn t_06_tls_discards_plain_text_state() {
     let data = meta_data("x", &["base:allocation"]);
     assert_eq!(session.kind_of_reply(option::SET_META_CONTEXT, &data), option_reply::ERR_INVALID);
     let (_, step) = session.send(option::GO, &info_data("x", &[]));
-    let Step::Enter(terms) = step else { panic!("{step:?}") };
+    let HandshakeStep::Enter(terms) = step else { panic!("{step:?}") };
     assert!(!terms.structured && !terms.extended && terms.base_allocation.is_none() && terms.tls);
 }
 
@@ -110,7 +112,7 @@ fn t_06_tls_discards_a_plain_text_selection() {
     start_tls(&mut session);
     session.send(option::STRUCTURED_REPLY, b"");
     let (_, step) = session.send(option::GO, &info_data("x", &[]));
-    assert!(matches!(step, Step::Enter(terms) if terms.base_allocation.is_none()));
+    assert!(matches!(step, HandshakeStep::Enter(terms) if terms.base_allocation.is_none()));
 }
 
 #[test]
@@ -120,12 +122,12 @@ fn t_06_plain_text_after_starttls_closes() {
     bytes.extend(option(option::LIST, b""));
     let (out, step) = session.send_raw(&bytes);
     assert!(out.is_empty(), "no ACK, so that the client does not continue");
-    assert_eq!(step, Step::Close(CloseReason::PlainText));
+    assert_eq!(step, HandshakeStep::Close(CloseReason::PlainText));
 
     let mut session = Session::new(Tls::Selective);
-    assert_eq!(session.send(option::STARTTLS, b"").1, Step::StartTls);
-    assert_eq!(session.send_raw(b"").1, Step::NeedMore);
-    assert_eq!(session.send_raw(b"I").1, Step::Close(CloseReason::PlainText));
+    assert_eq!(session.send(option::STARTTLS, b"").1, HandshakeStep::StartTls);
+    assert_eq!(session.send_raw(b"").1, HandshakeStep::NeedMore);
+    assert_eq!(session.send_raw(b"I").1, HandshakeStep::Close(CloseReason::PlainText));
 }
 
 #[test]
@@ -148,7 +150,7 @@ fn t_08_selective_tls_hides_tls_only_exports() {
     let data = meta_data("secret", &[]);
     assert_eq!(session.kind_of_reply(option::LIST_META_CONTEXT, &data), option_reply::ERR_UNKNOWN);
     let (_, step) = session.send(option::GO, &info_data("x", &[]));
-    assert!(matches!(step, Step::Enter(terms) if !terms.tls));
+    assert!(matches!(step, HandshakeStep::Enter(terms) if !terms.tls));
 }
 
 #[test]

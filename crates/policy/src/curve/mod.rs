@@ -33,7 +33,7 @@ mod sampled;
 mod tests;
 
 pub use estimate::{CurveStep, MissRatioCurve};
-pub use outlook::{MemoryAdvice, MemoryOutlook, OutlookLog};
+pub use outlook::{OutlookLog, SizeAdvice, SizeOutlook};
 
 use forebay_types::LINE_BYTES;
 use sampled::SampledLines;

@@ -23,7 +23,7 @@ const LOG_INTERVAL_MS: u64 = 15 * 60 * 1_000;
 
 /// Whether a volume should have another amount of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum MemoryAdvice {
+pub enum SizeAdvice {
     /// Neither of the following.
     Keep,
     /// Half the memory would miss hardly more.
@@ -40,7 +40,7 @@ pub enum MemoryAdvice {
 
 /// The miss ratios of a volume with its current share of the pool, and with other shares.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MemoryOutlook {
+pub struct SizeOutlook {
     /// The volume's share of the pool, in bytes.
     pub share_bytes: u64,
     /// The miss ratio with half of it, from 0 to 1.
@@ -50,10 +50,10 @@ pub struct MemoryOutlook {
     /// The miss ratio with twice the share.
     pub twice: f64,
     /// The advice.
-    pub advice: MemoryAdvice,
+    pub advice: SizeAdvice,
 }
 
-impl MemoryOutlook {
+impl SizeOutlook {
     /// Derives the outlook of a volume from its curve. The volume has `cached_bytes` of the
     /// `used_bytes` in a pool of `pool_bytes`; in a smaller or larger pool it would have the same
     /// part. `None` while the volume has no data in the pool, or too few accesses to tell.
@@ -73,12 +73,12 @@ impl MemoryOutlook {
         let more = (1..=DOUBLINGS_MAX).find_map(|doublings| {
             let miss_ratio = at(share_bytes << doublings)?;
             let is_worthwhile = now - miss_ratio >= GAIN_MIN * f64::from(doublings);
-            is_worthwhile.then_some(MemoryAdvice::More { times: 1 << doublings, miss_ratio })
+            is_worthwhile.then_some(SizeAdvice::More { times: 1 << doublings, miss_ratio })
         });
         let advice = match more {
             Some(more) => more,
-            None if half - now < LOSS_MAX => MemoryAdvice::Less,
-            None => MemoryAdvice::Keep,
+            None if half - now < LOSS_MAX => SizeAdvice::Less,
+            None => SizeAdvice::Keep,
         };
         Some(Self { share_bytes, half, now, twice: at(share_bytes * 2)?, advice })
     }
@@ -93,20 +93,20 @@ impl MemoryOutlook {
 }
 
 /// The reason for the advice, in one sentence without a full stop.
-impl fmt::Display for MemoryOutlook {
+impl fmt::Display for SizeOutlook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |ratio: f64| ratio * 100.0;
         let (half, now) = (percent(self.half), percent(self.now));
         match self.advice {
-            MemoryAdvice::Keep => write!(
+            SizeAdvice::Keep => write!(
                 f,
                 "{now:.0} % of accesses miss; half the pool would miss {half:.0} %; a \
                  larger one, up to 8 times, would save less than 5 points for each doubling"
             ),
-            MemoryAdvice::Less => {
+            SizeAdvice::Less => {
                 write!(f, "{now:.0} % of accesses miss; half the pool would miss {half:.0} %")
             }
-            MemoryAdvice::More { times, miss_ratio } => {
+            SizeAdvice::More { times, miss_ratio } => {
                 let more = percent(miss_ratio);
                 write!(f, "{now:.0} % of accesses miss; ")?;
                 match times {
@@ -118,7 +118,7 @@ impl fmt::Display for MemoryOutlook {
     }
 }
 
-impl MemoryAdvice {
+impl SizeAdvice {
     /// `keep`, `less` or `more`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -133,12 +133,12 @@ impl MemoryAdvice {
 /// first time, and when it has changed much since the last line, at most every 15 minutes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OutlookLog {
-    last: Option<(u64, MemoryOutlook)>,
+    last: Option<(u64, SizeOutlook)>,
 }
 
 impl OutlookLog {
     /// Returns whether to log this outlook now. If so, later ones are compared with it.
-    pub fn is_due(&mut self, now_ms: u64, outlook: &MemoryOutlook) -> bool {
+    pub fn is_due(&mut self, now_ms: u64, outlook: &SizeOutlook) -> bool {
         let is_due = self.last.is_none_or(|(logged_ms, logged)| {
             now_ms >= logged_ms + LOG_INTERVAL_MS && outlook.differs_much(&logged)
         });
@@ -160,13 +160,13 @@ mod tests {
 
     /// The outlook with `lines` of memory after ten passes over `loop_lines`, all of them in a pool
     /// of that size.
-    fn outlook(loop_lines: u64, lines: u64) -> MemoryOutlook {
+    fn outlook(loop_lines: u64, lines: u64) -> SizeOutlook {
         let config = CurveConfig { depth_lines: 1 << 20, rate_max: 1.0 };
         let mut estimator = CurveEstimator::new(config);
         estimator.set_limit(1 << 20);
         (0..10 * loop_lines).for_each(|n| estimator.record(key(n % loop_lines)));
         let pool = lines * LINE_BYTES;
-        MemoryOutlook::of(&estimator.curve().unwrap(), pool, pool, pool).unwrap()
+        SizeOutlook::of(&estimator.curve().unwrap(), pool, pool, pool).unwrap()
     }
 
     #[test]
@@ -175,13 +175,13 @@ mod tests {
         for (lines, advice) in [(800, "more"), (400, "more"), (200, "more"), (100, "less")] {
             assert_eq!(outlook(1_000, lines).advice.name(), advice, "{lines} lines");
         }
-        let MemoryAdvice::More { times, miss_ratio } = outlook(1_000, 200).advice else { panic!() };
+        let SizeAdvice::More { times, miss_ratio } = outlook(1_000, 200).advice else { panic!() };
         assert_eq!(times, 8);
         assert!((0.09..0.11).contains(&miss_ratio), "{miss_ratio}");
         let sentence = "100 % of accesses miss; 8 times the pool would miss 10 %";
         assert_eq!(outlook(1_000, 200).to_string(), sentence);
-        assert_eq!(outlook(1_000, 4_000).advice, MemoryAdvice::Less);
-        assert_eq!(outlook(1_000, 1_300).advice, MemoryAdvice::Keep);
+        assert_eq!(outlook(1_000, 4_000).advice, SizeAdvice::Less);
+        assert_eq!(outlook(1_000, 1_300).advice, SizeAdvice::Keep);
     }
 
     #[test]
@@ -190,11 +190,11 @@ mod tests {
         let mut estimator = CurveEstimator::new(config);
         estimator.set_limit(1 << 20);
         let curve = estimator.curve().unwrap();
-        assert_eq!(MemoryOutlook::of(&curve, MIB, MIB, 8 * MIB), None, "no accesses");
+        assert_eq!(SizeOutlook::of(&curve, MIB, MIB, 8 * MIB), None, "no accesses");
         (0..5_000).for_each(|n| estimator.record(key(n % 500)));
         let curve = estimator.curve().unwrap();
         let share = |cached, used| {
-            MemoryOutlook::of(&curve, cached, used, 8 * MIB).map(|outlook| outlook.share_bytes)
+            SizeOutlook::of(&curve, cached, used, 8 * MIB).map(|outlook| outlook.share_bytes)
         };
         assert_eq!(share(MIB, 4 * MIB), Some(2 * MIB));
         assert_eq!(share(8 * MIB, 8 * MIB), Some(8 * MIB));
@@ -209,15 +209,15 @@ mod tests {
         let mut log = OutlookLog::default();
         assert!(log.is_due(0, &before), "known for the first time");
         assert!(!log.is_due(LOG_INTERVAL_MS, &before), "nothing has changed");
-        let worse = MemoryOutlook { now: before.now + 0.2, ..before };
+        let worse = SizeOutlook { now: before.now + 0.2, ..before };
         assert!(!log.is_due(LOG_INTERVAL_MS - 1, &worse), "too early");
         assert!(log.is_due(LOG_INTERVAL_MS, &worse));
         assert!(!log.is_due(2 * LOG_INTERVAL_MS - 1, &before), "too early");
-        let similar = MemoryOutlook { now: worse.now + 0.01, ..worse };
-        let other = MemoryOutlook { advice: MemoryAdvice::Keep, ..similar };
+        let similar = SizeOutlook { now: worse.now + 0.01, ..worse };
+        let other = SizeOutlook { advice: SizeAdvice::Keep, ..similar };
         assert!(!log.is_due(9 * LOG_INTERVAL_MS, &similar), "a small change");
         assert!(!log.is_due(9 * LOG_INTERVAL_MS, &other), "at the border of two kinds of advice");
-        let turned = MemoryOutlook { now: worse.now + 0.03, ..other };
+        let turned = SizeOutlook { now: worse.now + 0.03, ..other };
         assert!(log.is_due(9 * LOG_INTERVAL_MS, &turned));
     }
 }

@@ -3,8 +3,8 @@
 use super::*;
 
 const TICK_US: u64 = 50_000;
-const NO_AGE_LIMIT: Limits =
-    Limits { target: ReadTarget::Idle, bytes: u64::MAX, ios: u64::MAX, age_s: u64::MAX };
+const NO_AGE_LIMIT: WritebackLimits =
+    WritebackLimits { target: ReadTarget::Idle, bytes: u64::MAX, ios: u64::MAX, age_s: u64::MAX };
 
 /// A disk with one reader that always has a read outstanding, and writeback at the governor's rate.
 struct Bench {
@@ -23,7 +23,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(limits: Limits, write_us: u64) -> Self {
+    fn new(limits: WritebackLimits, write_us: u64) -> Self {
         Self {
             governor: Governor::new(limits),
             pace: Pace::DEFAULT,
@@ -125,7 +125,7 @@ fn the_rate_rises_if_writeback_delays_no_read() {
 
 #[test]
 fn a_fixed_target_is_met() {
-    let limits = Limits { target: ReadTarget::Micros(40_000), ..NO_AGE_LIMIT };
+    let limits = WritebackLimits { target: ReadTarget::Micros(40_000), ..NO_AGE_LIMIT };
     let mut bench = Bench::new(limits, 8_000);
     bench.dirty = 1_000_000;
     bench.run(300);
@@ -133,7 +133,7 @@ fn a_fixed_target_is_met() {
     bench.run(100);
     let beside_us = bench.p99_us(from);
     assert!((20_000..45_000).contains(&beside_us), "{beside_us} us");
-    let off = Limits { target: ReadTarget::Off, ..Limits::default() };
+    let off = WritebackLimits { target: ReadTarget::Off, ..WritebackLimits::default() };
     bench.governor.set_limits(off);
     bench.run(1);
     assert_eq!(bench.pace.beside_reads_milli, u64::MAX);
@@ -141,7 +141,8 @@ fn a_fixed_target_is_met() {
 
 #[test]
 fn old_dirty_data_is_destaged_regardless_of_reads() {
-    let limits = Limits { target: ReadTarget::Micros(1), age_s: 100, ..Limits::default() };
+    let limits =
+        WritebackLimits { target: ReadTarget::Micros(1), age_s: 100, ..WritebackLimits::default() };
     let mut bench = Bench::new(limits, 8_000);
     bench.dirty = 2_000;
     bench.run(10);
@@ -150,10 +151,11 @@ fn old_dirty_data_is_destaged_regardless_of_reads() {
 
 #[test]
 fn the_operators_limits_apply_until_they_are_removed() {
-    let mut governor = Governor::new(Limits { bytes: 5 << 20, ios: 7, ..Limits::default() });
+    let mut governor =
+        Governor::new(WritebackLimits { bytes: 5 << 20, ios: 7, ..WritebackLimits::default() });
     let pace = governor.update(&DiskSample::default());
     assert_eq!((pace.bytes, pace.ios_milli), (5 << 20, 7_000));
-    governor.set_limits(Limits::default());
+    governor.set_limits(WritebackLimits::default());
     let pace = governor.update(&DiskSample::default());
     assert_eq!((pace.bytes, pace.ios_milli), (u64::MAX, u64::MAX));
 }
@@ -171,7 +173,7 @@ fn writeback_pauses_until_a_baseline_is_measured() {
 
 #[test]
 fn in_a_short_pause_of_the_reads_one_destage_at_a_time_is_in_flight() {
-    let in_flight = |limits: Limits, pause_ms: u64| {
+    let in_flight = |limits: WritebackLimits, pause_ms: u64| {
         let mut governor = Governor::new(limits);
         let mut reads = ReadTimes::default();
         reads.add(ReadTimes::bucket_of(8_000), 5);
@@ -179,9 +181,9 @@ fn in_a_short_pause_of_the_reads_one_destage_at_a_time_is_in_flight() {
         let sample = DiskSample { now_ms: 10_000 + pause_ms, ..DiskSample::default() };
         governor.update(&sample).in_flight
     };
-    assert_eq!(in_flight(Limits::default(), 500), 1);
-    assert_eq!(in_flight(Limits::default(), 2_000), Pace::DEFAULT.in_flight);
-    let off = Limits { target: ReadTarget::Off, ..Limits::default() };
+    assert_eq!(in_flight(WritebackLimits::default(), 500), 1);
+    assert_eq!(in_flight(WritebackLimits::default(), 2_000), Pace::DEFAULT.in_flight);
+    let off = WritebackLimits { target: ReadTarget::Off, ..WritebackLimits::default() };
     assert_eq!(in_flight(off, 500), Pace::DEFAULT.in_flight);
 }
 
@@ -226,6 +228,6 @@ fn a_sequential_stream_is_slowed_as_little_as_possible() {
     assert_eq!(look(governor, &mut sample, 0, 100), rate, "the stream has ended");
     // A single stream among many random reads does not count.
     assert_eq!(look(governor, &mut sample, 16, 100), rate);
-    governor.set_limits(Limits { target: ReadTarget::Micros(40_000), ..NO_AGE_LIMIT });
+    governor.set_limits(WritebackLimits { target: ReadTarget::Micros(40_000), ..NO_AGE_LIMIT });
     assert!(look(governor, &mut sample, 256, 0) > PACE_MIN_MILLI, "the operator's target applies");
 }

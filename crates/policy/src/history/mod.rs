@@ -47,7 +47,7 @@ const PARTS_PER_GRANULE: u64 = GRANULE_BYTES / PART_BYTES;
 
 /// The access history of a volume. See the module.
 #[derive(Clone, Debug)]
-pub struct History {
+pub struct AccessHistory {
     /// One for each slot of the week.
     slots: Vec<HistorySlot>,
     region_count: usize,
@@ -78,7 +78,7 @@ struct RegionCandidate {
     worth: u64,
 }
 
-impl History {
+impl AccessHistory {
     /// An empty history of at most `regions_max` regions, of all slots together. Each takes 24
     /// bytes.
     ///

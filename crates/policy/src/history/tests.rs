@@ -36,7 +36,7 @@ const DEMAND: Demand = Demand { days: 2, weeks: 1 };
 /// The days on which region 7 is forecast at nine, if it is needed on the days that `is_needed`
 /// says, after three weeks in which nothing was, and nothing else happens.
 fn days_forecast(days: u64, is_needed: impl Fn(u64) -> bool) -> Vec<u64> {
-    let (mut history, mut forecast_days) = (History::new(1_000), Vec::new());
+    let (mut history, mut forecast_days) = (AccessHistory::new(1_000), Vec::new());
     for day in 0..21 {
         assert!(history.observe(at_nine(day), &needs([])));
     }
@@ -75,7 +75,7 @@ fn a_job_of_working_days_is_forecast_on_one_saturday_only() {
 #[test]
 fn days_that_agree_on_no_part_of_a_region_are_no_pattern() {
     // Yesterday's parts are similar to those of each day before, of which no two are.
-    let mut history = History::new(10);
+    let mut history = AccessHistory::new(10);
     let part_bytes = PART_LINES * LINE_BYTES;
     for (day, parts) in [0..1, 1..2, 2..3, 3..4, 0..4].into_iter().enumerate() {
         let mut needs = Needs::new(usize::MAX);
@@ -104,7 +104,7 @@ fn a_day_without_the_job_costs_one_more_forecast_at_most() {
 #[test]
 fn something_needed_once_is_forecast_once_in_the_next_week_if_it_was_much() {
     assert_eq!(days_forecast(40, |day| day == 3), [10]);
-    let mut history = History::new(10);
+    let mut history = AccessHistory::new(10);
     for lines in [7, 8] {
         let mut needs = Needs::new(10);
         (0..lines).for_each(|line| {
@@ -118,7 +118,7 @@ fn something_needed_once_is_forecast_once_in_the_next_week_if_it_was_much() {
 
 #[test]
 fn days_that_were_not_observed_say_nothing() {
-    let mut history = History::new(10);
+    let mut history = AccessHistory::new(10);
     for day in [1, 4, 12] {
         let slot = at_nine(day);
         history.observe(slot, &needs([5]));
@@ -130,7 +130,7 @@ fn days_that_were_not_observed_say_nothing() {
 
 #[test]
 fn other_parts_of_a_region_are_no_repeat() {
-    let mut history = History::new(10);
+    let mut history = AccessHistory::new(10);
     for day in 0..14 {
         let mut needs = Needs::new(10);
         let offset = MIB + (day * 5 + 7) % 64 * PART_BYTES;
@@ -143,7 +143,7 @@ fn other_parts_of_a_region_are_no_repeat() {
 #[test]
 fn a_part_is_forecast_only_if_it_is_needed_itself() {
     // Each day needs the first parts of a region, and another one.
-    let mut history = History::new(1_000);
+    let mut history = AccessHistory::new(1_000);
     for day in 0..14 {
         let mut needs = Needs::new(10);
         needs.record(ByteRange::new(3 * MIB, 512), 1);
@@ -160,7 +160,7 @@ fn a_part_is_forecast_only_if_it_is_needed_itself() {
 
 #[test]
 fn a_budget_is_spent_on_regions_that_save_most_reads() {
-    let mut history = History::new(1_000);
+    let mut history = AccessHistory::new(1_000);
     for day in 0..5 {
         let mut needs = needs([5]);
         // One line in each part of a region, and a region needed on the last two days only.
@@ -182,7 +182,7 @@ fn a_budget_is_spent_on_regions_that_save_most_reads() {
 
 #[test]
 fn a_slot_counts_once_and_a_clock_set_back_is_survived() {
-    let mut history = History::new(10);
+    let mut history = AccessHistory::new(10);
     assert!(history.observe(at_nine(1), &needs([1])));
     let before = history.slots().to_vec();
     assert!(!history.observe(at_nine(1), &needs([2])), "a repeated hour");
@@ -205,7 +205,7 @@ fn a_slot_counts_once_and_a_clock_set_back_is_survived() {
 
 #[test]
 fn a_full_history_drops_the_least_needed_regions() {
-    let mut history = History::new(64);
+    let mut history = AccessHistory::new(64);
     for day in 0..3 {
         history.observe(at_nine(day), &needs(0..16));
     }
@@ -220,7 +220,7 @@ fn a_full_history_drops_the_least_needed_regions() {
     history.set_regions_max(32);
     assert_eq!(history.region_count(), 30);
     history.self_check();
-    let again = History::restored(history.slots().to_vec(), 8);
+    let again = AccessHistory::restored(history.slots().to_vec(), 8);
     assert_eq!(again.region_count(), 8);
     again.self_check();
 }
@@ -296,7 +296,7 @@ proptest! {
         weeks_demanded in 1u32..5,
     ) {
         let demand = Demand { days: days_demanded, weeks: weeks_demanded };
-        let (mut history, mut oracle, mut day) = (History::new(10_000), Oracle::default(), 0);
+        let (mut history, mut oracle, mut day) = (AccessHistory::new(10_000), Oracle::default(), 0);
         for (gap, needed) in days {
             day += gap;
             let slot = at_nine(day);
@@ -327,7 +327,7 @@ proptest! {
         days_demanded in 1u32..4,
     ) {
         let demand = Demand { days: days_demanded, weeks: 1 };
-        let mut history = History::new(regions_max);
+        let mut history = AccessHistory::new(regions_max);
         for (slot, ranges) in slots {
             let slot = TimeSlot(MONDAY + slot);
             let mut needs = Needs::new(30);

@@ -9,7 +9,7 @@
 //! The counters decay: recent lines count more. One in [`TRIAL_PERIOD`] lines of a class that is
 //! not worth a place gets one regardless, so that a class can recover.
 
-use crate::fingerprints::Origin;
+use crate::fingerprints::EvictedFrom;
 
 /// Classes of ghosts of the small queue, by equal ranges of age.
 const AGE_CLASSES: u8 = 8;
@@ -64,10 +64,12 @@ impl Promotion {
     }
 
     /// The class of a ghost. `age_share` is its age as a share of the limit of its queue.
-    pub(super) fn class_of(origin: Origin, age_share: f32) -> PromotionClass {
+    pub(super) fn class_of(origin: EvictedFrom, age_share: f32) -> PromotionClass {
         match origin {
-            Origin::Small => 1 + ((age_share * f32::from(AGE_CLASSES)) as u8).min(AGE_CLASSES - 1),
-            Origin::Main => 1 + AGE_CLASSES,
+            EvictedFrom::Small => {
+                1 + ((age_share * f32::from(AGE_CLASSES)) as u8).min(AGE_CLASSES - 1)
+            }
+            EvictedFrom::Main => 1 + AGE_CLASSES,
         }
     }
 

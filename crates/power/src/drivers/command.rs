@@ -4,7 +4,7 @@
 //! Standard error is discarded.
 
 use super::ReadingSource;
-use crate::{Observation, ReadError, ReadErrorKind, Reading};
+use crate::{ReadError, ReadErrorKind, UpsObservation, UpsReading};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::io::{self, ErrorKind, Read};
@@ -109,7 +109,7 @@ fn wait_readable(what: &impl std::os::fd::AsFd, until: Instant) -> io::Result<()
 }
 
 impl ReadingSource for CommandSource {
-    fn read(&mut self) -> Observation {
+    fn read(&mut self) -> UpsObservation {
         let fail = |kind, what: String| {
             let program = &self.program;
             let message = format!("UPS command '{program}' failed: {what}");
@@ -122,7 +122,7 @@ impl ReadingSource for CommandSource {
             }
             _ => fail(ReadErrorKind::Command, error.to_string()),
         })?;
-        Reading::from_lines(&String::from_utf8_lossy(&output))
+        UpsReading::from_lines(&String::from_utf8_lossy(&output))
             .map_err(|error| fail(ReadErrorKind::Malformed, error.to_string()))
     }
 }

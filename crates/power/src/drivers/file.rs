@@ -5,7 +5,7 @@
 //! should write a temporary file and rename it.
 
 use super::ReadingSource;
-use crate::{Observation, ReadError, ReadErrorKind, Reading};
+use crate::{ReadError, ReadErrorKind, UpsObservation, UpsReading};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ impl FileSource {
         Self { path: path.into() }
     }
 
-    fn try_read(&self) -> io::Result<Reading> {
+    fn try_read(&self) -> io::Result<UpsReading> {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
         // Opening a FIFO would block, so check the type first.
         if !std::fs::metadata(&self.path)?.is_file() {
@@ -43,7 +43,8 @@ impl FileSource {
         if file.metadata()?.modified()? != written {
             return Err(invalid("the file changed while it was read".into()));
         }
-        let mut reading = Reading::from_lines(&text).map_err(|error| invalid(error.to_string()))?;
+        let mut reading =
+            UpsReading::from_lines(&text).map_err(|error| invalid(error.to_string()))?;
         reading.age_ms = match SystemTime::now().duration_since(written) {
             Ok(age) => u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
             Err(ahead) if ahead.duration() <= FUTURE_MAX => 0,
@@ -54,7 +55,7 @@ impl FileSource {
 }
 
 impl ReadingSource for FileSource {
-    fn read(&mut self) -> Observation {
+    fn read(&mut self) -> UpsObservation {
         self.try_read().map_err(|error| {
             let path = self.path.display();
             let message = format!("cannot read {path}: {error}");

@@ -1,8 +1,8 @@
 //! Sources of readings: a NUT server, a command, a file.
 //!
-//! Each [`Poller`] is a thread that polls one UPS and passes each [`Observation`] to a sink. Errors
-//! are observations too. A thread that hangs in an uninterruptible call (name resolution, a dead
-//! disk) delivers nothing, so its last reading expires.
+//! Each [`Poller`] is a thread that polls one UPS and passes each [`UpsObservation`] to a sink.
+//! Errors are observations too. A thread that hangs in an uninterruptible call (name resolution, a
+//! dead disk) delivers nothing, so its last reading expires.
 //!
 //! The thread calls the sink, which should only store or send the observation.
 
@@ -23,12 +23,12 @@ pub use nut::{Credentials, NutSource};
 pub use poller::{Poller, ReadingSource};
 pub use tls::{Authority, AuthorityError};
 
-use crate::Observation;
+use crate::UpsObservation;
 
 forebay_types::faults! { AddressError, AuthorityError }
 
 /// The receiver of observations.
-pub type ObservationSink = Box<dyn FnMut(Observation) + Send>;
+pub type ObservationSink = Box<dyn FnMut(UpsObservation) + Send>;
 
 #[cfg(test)]
 mod tests;

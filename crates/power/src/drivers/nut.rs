@@ -11,7 +11,7 @@
 use super::connection::NutConn;
 use super::{Authority, NutAddress, ReadingSource};
 use crate::nut::{ErrorCode, NutCommand, NutReply, ProtocolError};
-use crate::{Observation, ReadError, ReadErrorKind, Reading};
+use crate::{ReadError, ReadErrorKind, UpsObservation, UpsReading};
 use forebay_types::Fault;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -85,7 +85,7 @@ impl NutSource {
         host.clone_into(&mut self.address.host);
     }
 
-    fn try_read(&mut self) -> Observation {
+    fn try_read(&mut self) -> UpsObservation {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => self.connect()?,
@@ -97,7 +97,7 @@ impl NutSource {
             NutReply::Err(code) => Err(self.refused(code)),
             reply => {
                 let variables = reply.variables(name).map_err(|error| self.malformed(error))?;
-                Ok(Reading::from_variables(variables))
+                Ok(UpsReading::from_variables(variables))
             }
         };
         self.connection = Some(connection);
@@ -162,7 +162,7 @@ impl NutSource {
 }
 
 impl ReadingSource for NutSource {
-    fn read(&mut self) -> Observation {
+    fn read(&mut self) -> UpsObservation {
         if let Some((until, error)) = &self.backoff
             && Instant::now() < *until
         {

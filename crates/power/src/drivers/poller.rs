@@ -1,7 +1,7 @@
 //! The thread that polls a UPS.
 
 use super::ObservationSink;
-use crate::Observation;
+use crate::UpsObservation;
 use forebay_threads::Thread;
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -15,7 +15,7 @@ const END_WAIT: Duration = Duration::from_secs(2);
 /// A source of readings of one UPS.
 pub trait ReadingSource: Send + 'static {
     /// Reads the UPS once. May block; the source limits the time, except in uninterruptible calls.
-    fn read(&mut self) -> Observation;
+    fn read(&mut self) -> UpsObservation;
 
     /// Notifies the server, if any, that the data is safe and power may be cut.
     fn release(&mut self) {}
@@ -100,11 +100,11 @@ mod tests {
     }
 
     impl ReadingSource for Hanging {
-        fn read(&mut self) -> Observation {
+        fn read(&mut self) -> UpsObservation {
             self.begun.send(()).unwrap();
             // Like a name server or file system that does not answer.
             let _ = self.released.recv();
-            Ok(crate::Reading::default())
+            Ok(crate::UpsReading::default())
         }
     }
 

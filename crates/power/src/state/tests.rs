@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn reading(text: &str) -> Reading {
-    Reading::from_lines(text).unwrap()
+fn reading(text: &str) -> UpsReading {
+    UpsReading::from_lines(text).unwrap()
 }
 
 fn with_status(status: &str) -> PowerState {

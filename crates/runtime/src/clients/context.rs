@@ -12,13 +12,14 @@ use crate::worker::{Token, WorkerHost};
 use forebay_engine::{LineKey, Slot, Uncached};
 use forebay_frontend::{
     ClientId, ClientRequest, ClientTimeouts, Clients, ExtentQuery, FrontEnd, LookAhead, Memory,
-    Peer, Pins, PoolAccess, Quota, Refusal, RequestSink, Reservation, Staged, TryLater, VolumeInfo,
-    WorkerContext,
+    PayloadReservation, Peer, Pins, PoolAccess, Quota, Refusal, RequestSink, Staged, TryLater,
+    VolumeInfo, WorkerContext,
 };
 use forebay_types::limits::CONNECTIONS_MAX;
 use forebay_types::{ByteRange, Extent, IoError, IoResult, LINE_BYTES, VolumeId};
 use forebay_volume::{
-    Answered, Dispatcher, Payload, Reply, ReplySegment, Request, RequestKind, Trail, shard_of,
+    AnsweredRequest, Dispatcher, Payload, Reply, ReplySegment, Request, RequestKind, WaitBreakdown,
+    shard_of,
 };
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -43,10 +44,10 @@ impl<R: Reactor> Context<'_, R> {
     pub(crate) fn deliver<F: FrontEnd>(
         &mut self,
         front: &mut F,
-        answered: Answered<Ticket, Memory>,
+        answered: AnsweredRequest<Ticket, Memory>,
         segments: &[ReplySegment],
     ) {
-        let Answered { ticket, result, memory, line_hits, is_lost, trail, .. } = answered;
+        let AnsweredRequest { ticket, result, memory, line_hits, is_lost, trail, .. } = answered;
         let submitted = self.host.in_flight.get(&ticket);
         let request = submitted.request;
         if is_lost {
@@ -168,7 +169,7 @@ impl<R: Reactor> Context<'_, R> {
 impl<R: Reactor> WorkerHost<R> {
     /// Decides whether a request that has waited was slow, and records it if so.
     #[cold]
-    fn judge(&self, submitted: &Submitted, served: Served, trail: Option<&Trail>) {
+    fn judge(&self, submitted: &Submitted, served: Served, trail: Option<&WaitBreakdown>) {
         let Submitted { request, arrived, waited_ms, .. } = submitted;
         let client = self.clients.get(request.client);
         let Some(volume) = client.and_then(|client| client.volume.as_ref()) else { return };
@@ -325,7 +326,11 @@ impl<R: Reactor> Quota for Context<'_, R> {
         self.is_within_share(id, bytes, held) && self.acquire_lane(id, bytes)
     }
 
-    fn reserve(&mut self, id: ClientId, bytes: u64) -> Result<Option<Reservation>, TryLater> {
+    fn reserve(
+        &mut self,
+        id: ClientId,
+        bytes: u64,
+    ) -> Result<Option<PayloadReservation>, TryLater> {
         if bytes > HUGE_BYTES {
             return Ok(None);
         }
@@ -335,7 +340,7 @@ impl<R: Reactor> Quota for Context<'_, R> {
         let granted = shared.acquire(Queue::Payloads, bytes, waiter);
         client.queue((!granted).then_some(Queue::Payloads), *now);
         if granted {
-            Ok(Some(Reservation::new(Arc::clone(shared) as _, bytes)))
+            Ok(Some(PayloadReservation::new(Arc::clone(shared) as _, bytes)))
         } else {
             Err(TryLater)
         }

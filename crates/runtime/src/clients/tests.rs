@@ -10,8 +10,8 @@ use crate::worker::Worker;
 use forebay_backend::MemoryBackend;
 use forebay_engine::Place;
 use forebay_frontend::{
-    ClientId, ClientRequest, Event, ExtentQuery, FrontEnd, Mailer, Memory, Peer, Pins, PoolAccess,
-    Quota, RequestSink, Service, WorkerContext,
+    ClientId, ClientRequest, ExtentQuery, FrontEnd, FrontEndEvent, Mailer, Memory, Peer, Pins,
+    PoolAccess, Quota, RequestSink, Service, WorkerContext,
 };
 use forebay_types::{ByteRange, Extent, IoError, IoResult, VolumeId};
 use forebay_volume::{Payload, Reply, RequestKind};
@@ -199,7 +199,7 @@ impl FrontEnd for Direct {
         self.clients.iter().for_each(|client| cx.release_unused(client.id, client.held));
     }
 
-    fn event<C: WorkerContext>(&mut self, _: &mut C, _: Event<'_>) {}
+    fn event<C: WorkerContext>(&mut self, _: &mut C, _: FrontEndEvent<'_>) {}
     fn extents<C: WorkerContext>(&mut self, _: &mut C, _: &ExtentQuery, _: &[Extent]) {}
     fn tick<C: WorkerContext>(&mut self, _: &mut C) {}
     fn accept<C: WorkerContext>(&mut self, _: &mut C, _: bool) {}

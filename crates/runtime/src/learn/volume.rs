@@ -3,7 +3,7 @@
 use super::{Histories, REGIONS_MAX};
 use crate::shared::{ForecastScore, ForecastStatus, LearnState, LearnStatus, Shared, Volume};
 use forebay_format::{HistoryFile, history_bytes};
-use forebay_policy::{Confidence, ConfidenceChange, Demand, Forecast, History, Needs};
+use forebay_policy::{AccessHistory, Confidence, ConfidenceChange, Demand, Forecast, Needs};
 use forebay_types::{Granule, LINE_BYTES, SLOTS_PER_WEEK, Size, TimeSlot};
 use std::sync::{Arc, Weak};
 
@@ -21,7 +21,7 @@ struct Planned {
 pub(super) struct Learned {
     volume: Weak<Volume>,
     name: String,
-    history: History,
+    history: AccessHistory,
     confidence: Confidence,
     /// The current slot is observed from its beginning.
     is_whole: bool,
@@ -69,12 +69,12 @@ impl Learned {
         };
         let (history, confidence) = match file {
             Some(HistoryFile { slots, level, .. }) => {
-                let history = History::restored(slots, regions_max);
+                let history = AccessHistory::restored(slots, regions_max);
                 let (slots, regions) = (history.observed_count(), history.region_count());
                 tracing::info!(volume = name, slots, regions, "access history loaded");
                 (history, Confidence::at_level(level))
             }
-            None => (History::new(regions_max), Confidence::default()),
+            None => (AccessHistory::new(regions_max), Confidence::default()),
         };
         Self {
             volume: Arc::downgrade(volume),

@@ -21,7 +21,7 @@ use crate::pool::{MappedLines, Pool};
 use crate::shared::Shared;
 use forebay_ecc::{Code, LINE_PARITY_BYTES, Line, LineParity, Repair, seal, seed};
 use forebay_engine::{
-    IoAction, LineKey, PARITIES_PER_SLOT, ParityPlace, Seal, Shard, Slot, Verdict, Work,
+    IoAction, LineKey, PARITIES_PER_SLOT, ParityPlace, PatrolWork, Seal, SealVerdict, Shard, Slot,
 };
 use forebay_journal::NewestRecords;
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES};
@@ -125,28 +125,28 @@ fn make_seal(pool: &Pool, code: Code, shard: usize, sealed: &Seal) {
 
 /// Verifies a sealed line, and corrects it if possible. The caller holds the shard's lock; or the
 /// line is pinned by an operation that reads it, and `sealed` has no parity.
-fn verify_line(pool: &Pool, code: Code, shard: usize, sealed: &Seal) -> Verdict {
+fn verify_line(pool: &Pool, code: Code, shard: usize, sealed: &Seal) -> SealVerdict {
     let address = pool.line(shard, sealed.slot).cast::<Line>();
     let expected = pool.sum(shard, sealed.slot).load(Ordering::Relaxed);
     // SAFETY: the caller ensures that no valid sector is written to, and only valid ones are used.
     // The kernel may read them at the same time.
     let line = unsafe { &*address };
     if seal(place_of(sealed), line, sealed.valid) == expected {
-        return Verdict::Intact;
+        return SealVerdict::Intact;
     }
     // SAFETY: as in `make_seal`; `sealed` has parity only if the shard is locked.
     let parity = sealed.parity.map(|place| unsafe { &*parity_at(pool, shard, place) });
     let mut corrected = *line;
     let place = place_of(sealed);
     match code.repair_sealed(&mut corrected, parity, sealed.valid, place, expected) {
-        Repair::Intact => Verdict::Intact,
+        Repair::Intact => SealVerdict::Intact,
         Repair::Corrected => {
             let sum = seal(place, &corrected, sealed.valid);
             pool.sum(shard, sealed.slot).store(sum, Ordering::Relaxed);
             write_corrected(address, line, &corrected, sealed.valid);
-            Verdict::Corrected
+            SealVerdict::Corrected
         }
-        Repair::Lost { sectors } => Verdict::Lost { sectors },
+        Repair::Lost { sectors } => SealVerdict::Lost { sectors },
     }
 }
 
@@ -167,16 +167,16 @@ fn write_corrected(address: *mut Line, found: &Line, corrected: &Line, valid: u8
 }
 
 /// Logs a verdict other than intact, and starts a restore from the journal if data is lost.
-fn report(shared: &Shared, shard: &Shard<MappedLines>, seal: &Seal, verdict: Verdict) {
+fn report(shared: &Shared, shard: &Shard<MappedLines>, seal: &Seal, verdict: SealVerdict) {
     let volume = shared.volume(seal.key.volume());
     let name = volume.as_ref().map_or("", |volume| &volume.name);
     let range = ByteRange::new(seal.key.offset(), LINE_BYTES);
     match verdict {
-        Verdict::Intact => {}
-        Verdict::Corrected => {
+        SealVerdict::Intact => {}
+        SealVerdict::Corrected => {
             tracing::warn!(volume = name, %range, "memory damaged: dirty line corrected");
         }
-        Verdict::Lost { .. } if shard.slots().line(seal.key).lost() != 0 => {
+        SealVerdict::Lost { .. } if shard.slots().line(seal.key).lost() != 0 => {
             if let Some(used) = volume.as_ref().and_then(|volume| volume.journal.as_ref()) {
                 used.journal.regain(used.number, seal.key.volume());
             }
@@ -188,7 +188,7 @@ fn report(shared: &Shared, shard: &Shard<MappedLines>, seal: &Seal, verdict: Ver
                  are written again, or given up with `forebay volume trust`"
             );
         }
-        Verdict::Lost { .. } => {
+        SealVerdict::Lost { .. } => {
             tracing::warn!(volume = name, %range, "memory damaged: clean line is read again");
         }
     }
@@ -204,7 +204,7 @@ pub(crate) fn verify_before(
     kept: u8,
 ) {
     let verdict = verify_line(&shared.pool, shared.code, shard, seal);
-    if verdict != Verdict::Intact {
+    if verdict != SealVerdict::Intact {
         locked.damaged_before(seal, kept, verdict);
         report(shared, locked, seal, verdict);
     }
@@ -217,7 +217,7 @@ pub(crate) fn verify_destage(shared: &Shared, shard: usize, io: &IoAction) -> bo
     for seal in &io.seals {
         // Parity may be read only under the lock.
         let without_parity = Seal { parity: None, ..*seal };
-        if verify_line(&shared.pool, shared.code, shard, &without_parity) == Verdict::Intact {
+        if verify_line(&shared.pool, shared.code, shard, &without_parity) == SealVerdict::Intact {
             continue;
         }
         let mut locked = shared.shard(shard);
@@ -228,7 +228,7 @@ pub(crate) fn verify_destage(shared: &Shared, shard: usize, io: &IoAction) -> bo
             continue;
         };
         let verdict = verify_locked(shared, shard, &mut locked, &sealed);
-        good &= !matches!(verdict, Verdict::Lost { .. });
+        good &= !matches!(verdict, SealVerdict::Lost { .. });
     }
     good
 }
@@ -240,9 +240,9 @@ pub(crate) fn verify_locked(
     shard: usize,
     locked: &mut Shard<MappedLines>,
     sealed: &Seal,
-) -> Verdict {
+) -> SealVerdict {
     let verdict = verify_line(&shared.pool, shared.code, shard, sealed);
-    if verdict != Verdict::Intact {
+    if verdict != SealVerdict::Intact {
         locked.damaged(sealed, verdict);
         report(shared, locked, sealed, verdict);
     }
@@ -355,7 +355,7 @@ impl Patrol {
                 while done < lines && done - before < LINES_PER_LOCK {
                     let Some(found) = locked.next_unsealed() else { break };
                     make_seal(&shared.pool, shared.code, shard, &found.seal);
-                    locked.inspected(&found, Verdict::Intact);
+                    locked.inspected(&found, SealVerdict::Intact);
                     done += 1;
                 }
                 if done - before < LINES_PER_LOCK {
@@ -377,11 +377,11 @@ impl Patrol {
             let mut left = LINES_PER_LOCK.min(lines - done);
             while left > 0 {
                 let Some(found) = locked.next_sealed() else { break };
-                assert_eq!(found.work, Work::Verify);
+                assert_eq!(found.work, PatrolWork::Verify);
                 let sealed =
                     Seal { parity: found.seal.parity.filter(|_| !found.encode), ..found.seal };
                 let verdict = verify_line(&shared.pool, shared.code, shard, &sealed);
-                if verdict == Verdict::Intact && found.seal.parity.is_some() {
+                if verdict == SealVerdict::Intact && found.seal.parity.is_some() {
                     // The line is intact, but its parity may be damaged.
                     make_seal(&shared.pool, shared.code, shard, &found.seal);
                 }

@@ -7,6 +7,7 @@
 use crate::error::VolumeError;
 use crate::locks::{LazyCondvar, Lock};
 use crate::shared::{Message, Shared, Tasks, Volume};
+use forebay_journal::Piece;
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,17 +24,17 @@ const PAUSE: Duration = Duration::from_millis(500);
 const IN_FLIGHT_MAX: usize = 3;
 
 /// A range of the volume, and the offset of its bytes in the batch; `None` for zeroes.
-type Piece = (ByteRange, Option<usize>);
+type BatchPiece = (ByteRange, Option<usize>);
 
 /// Pieces that are submitted together.
 #[derive(Default)]
 struct Batch {
-    pieces: Vec<Piece>,
+    pieces: Vec<BatchPiece>,
     bytes: Vec<u8>,
 }
 
 impl Batch {
-    fn content(&self, piece: &Piece) -> Option<&[u8]> {
+    fn content(&self, piece: &BatchPiece) -> Option<&[u8]> {
         let (range, at) = piece;
         at.map(|at| &self.bytes[at..at + range.len as usize])
     }
@@ -123,9 +124,22 @@ impl<'a> Restorer<'a> {
         self.submit_if_full()
     }
 
-    pub(crate) fn write_zeroes(&mut self, range: ByteRange) -> IoResult {
-        self.current.pieces.push((range, None));
-        self.submit_if_full()
+    /// Restores a piece. `read` reads bytes from a position of the log.
+    ///
+    /// # Errors
+    /// As [`Restorer::write`].
+    pub(crate) fn restore(
+        &mut self,
+        piece: Piece,
+        read: impl FnOnce(u64, &mut [u8]) -> IoResult,
+    ) -> IoResult {
+        match piece.position {
+            Some(position) => self.write(piece.range, |into| read(position, into)),
+            None => {
+                self.current.pieces.push((piece.range, None));
+                self.submit_if_full()
+            }
+        }
     }
 
     fn submit_if_full(&mut self) -> IoResult {
@@ -213,13 +227,9 @@ pub(crate) fn restore(shared: &Shared, volume: &Volume) -> Result<(), VolumeErro
     let mut reader = used.journal.reader();
     let mut restorer = Restorer::new(shared, volume.id, false);
     let mut bytes = 0;
-    for (range, origin) in used.journal.pieces_to_restore(used.number) {
-        bytes += range.len;
-        let written = match origin {
-            Some(position) => restorer.write(range, |into| reader.read(position, into)),
-            None => restorer.write_zeroes(range),
-        };
-        written.map_err(failed)?;
+    for piece in used.journal.pieces_to_restore(used.number) {
+        bytes += piece.range.len;
+        restorer.restore(piece, |at, into| reader.read(at, into)).map_err(failed)?;
     }
     restorer.finish().map_err(failed)?;
     used.journal.restored(used.number)?;

@@ -19,7 +19,9 @@ use crate::shared::Shared;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
 use forebay_engine::{Fate, LineKey, MemoryStep, Outbox, Recovery, Shard, ShardConfig};
 use forebay_format::journal::{JournalId, SAMPLES_MAX};
-use forebay_journal::decision::{Decision, Inputs, JournalState, PoolState, VaultState, decide};
+use forebay_journal::decision::{
+    Decision, JournalState, PoolState, ServeInputs, VaultState, decide,
+};
 use forebay_journal::identity::Evidence;
 use forebay_policy::Weir;
 use forebay_types::limits::VOLUMES_MAX;
@@ -192,7 +194,7 @@ impl<'a> PoolVolumes<'a> {
             return Ok(());
         }
         let dirty_bytes = self.shared.shards.unclaimed_bytes(found.id);
-        let decision = decide(Inputs {
+        let decision = decide(ServeInputs {
             journal: JournalState::None,
             pool: PoolState::Adopted,
             vault: VaultState::None,

@@ -59,7 +59,7 @@ use crate::warm_up::WarmUps;
 use additions::Additions;
 use adopt::PoolVolumes;
 use calibrate::Calibrator;
-use forebay_backend::Saved;
+use forebay_backend::SaveState;
 use forebay_policy::SplitCost;
 use forebay_types::{HoldOut, Mode, TlsUse, VolumeConfig};
 use std::sync::Arc;
@@ -221,7 +221,7 @@ impl VolumeService {
     }
 
     /// The volumes that are saved to images, and the state of these.
-    pub fn saved(&self) -> Vec<(String, Saved)> {
+    pub fn saved(&self) -> Vec<(String, SaveState)> {
         let volumes = self.shared.volumes.all();
         let saved =
             volumes.iter().map(|volume| Some((volume.name.clone(), volume.backend.saved()?)));

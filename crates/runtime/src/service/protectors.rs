@@ -16,7 +16,7 @@ use crate::shared::Shared;
 use crate::stats::InternalReads;
 use forebay_format::journal::JournalId;
 use forebay_journal::decision::{
-    Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,
+    Decision, DiskIdentity, JournalState, PoolState, ServeInputs, ServeRefusal, VaultState, decide,
 };
 use forebay_types::Mode;
 use std::sync::Arc;
@@ -178,7 +178,7 @@ impl Protectors {
             return Ok(());
         };
         let pool = pool_state(plan);
-        let decision = decide(Inputs {
+        let decision = decide(ServeInputs {
             // A journal does not replace a missing vault: see `forebay_journal::decision`.
             journal: JournalState::None,
             pool,
@@ -190,7 +190,7 @@ impl Protectors {
         });
         let name = &settings.name;
         match decision {
-            Decision::Refuse(Refusal::VaultMissing) => {
+            Decision::Refuse(ServeRefusal::VaultMissing) => {
                 Err(VaultError::Missing { name: missing.name, volume: name.clone() }.into())
             }
             _ if pool == PoolState::Adopted => Ok(()),
@@ -220,7 +220,7 @@ impl Protectors {
         let Some(missing) = self.journal_record().elsewhere(name, named) else { return Ok(()) };
         let is_whole = PoolVolumes::of(&self.shared).is_whole(settings);
         let pool = if is_whole { PoolState::Adopted } else { PoolState::New };
-        let decision = decide(Inputs {
+        let decision = decide(ServeInputs {
             journal: JournalState::Missing,
             pool,
             // A vault does not replace a missing journal: see `forebay_journal::decision`.

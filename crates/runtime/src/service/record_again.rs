@@ -8,7 +8,7 @@ use crate::protect::patrol::verify_locked;
 use crate::protect::restore::Restorer;
 use crate::shared::{JournalUse, Shared, Tasks, Volume};
 use forebay_backend::{AlignedBuffer, Blocking};
-use forebay_engine::{LineKey, Verdict};
+use forebay_engine::{LineKey, SealVerdict};
 use forebay_protect::{RecordAgain, RecordAgainStep, StuckLine, runs_of};
 use forebay_types::{IoError, IoResult, LINE_BYTES};
 use std::sync::mpsc;
@@ -134,7 +134,7 @@ fn content_of(
         let mut shard = shared.shard(number);
         let slot = shard.slots().find_valid(key, 0);
         if let Some(sealed) = slot.and_then(|slot| shard.seal_of(slot)) {
-            let _: Verdict = verify_locked(shared, number, &mut shard, &sealed);
+            let _: SealVerdict = verify_locked(shared, number, &mut shard, &sealed);
         }
         // A damaged line may have left the pool.
         let found = shard.slots().line(key);

@@ -8,9 +8,9 @@ use crate::pool::{MappedLines, SUM_BYTES};
 use crate::protect::patrol::PatrolStatus;
 use crate::shared::{GatherStatus, LearnStatus, PinStatus, Volume, WarmUpStatus};
 use crate::stats::{DiskUse, NamedStatistics, VolumeStatistics, add_up, add_up_arms};
-use forebay_backend::{Description, Displaced, Saved};
+use forebay_backend::{Description, Displaced, SaveState};
 use forebay_engine::{Shard, ShardUsage};
-use forebay_policy::{GovernorStatus, MemoryBounds, MissRatioCurve};
+use forebay_policy::{GovernorState, MemoryBounds, MissRatioCurve};
 use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub struct VolumeStatus {
     /// The gather threshold.
     pub gather: GatherStatus,
     /// The governor of its writeback.
-    pub governor: GovernorStatus,
+    pub governor: GovernorState,
     /// Its cache mode.
     pub mode: Mode,
     /// Whether clients may only read it.
@@ -104,7 +104,7 @@ pub struct VolumeStatus {
     /// in each shard.
     pub refused_lines: u64,
     /// The file that it is loaded from and saved to, if its store is in memory.
-    pub saved: Option<Saved>,
+    pub saved: Option<SaveState>,
     /// How busy its disk is.
     pub disk: DiskUse,
     /// What was counted since it was added. The status dereferences to it.

@@ -8,12 +8,13 @@ use crate::protect::patrol;
 use crate::reactor::Reactor;
 use crate::shared::{FlushNeed, Message, OnDone, Recorder, Shared, Volume};
 use forebay_engine::{
-    Answer, IoAction, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Protection, Shard,
+    Answer, IoAction, JournalOp, JournalRequest, MemoryStep, Outbox, Part, PartId, Protection,
+    Shard,
 };
 use forebay_frontend::Memory;
 use forebay_protect::{admission, protection};
 use forebay_types::{ByteRange, IoError, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
-use forebay_volume::{Admission, Barrier, Host, JobId, Order, Reply, Streams};
+use forebay_volume::{Admission, Barrier, EpochOrder, Host, JobId, Reply, Streams};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -94,7 +95,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
         self.now.saturating_duration_since(self.shared.started).as_micros() as u64
     }
 
-    fn wants_trail(&mut self, volume: VolumeId, begun_us: u64) -> bool {
+    fn should_trace(&mut self, volume: VolumeId, begun_us: u64) -> bool {
         let latency = Duration::from_micros(self.now_us().saturating_sub(begun_us));
         self.find_volume(volume).is_some_and(|volume| volume.slow.may_be_passed_by(latency))
     }
@@ -177,7 +178,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
         used.is_none_or(|used| used.journal.admit_erase(used.number, part))
     }
 
-    fn order(&mut self, volume: VolumeId) -> Option<Arc<Order>> {
+    fn order(&mut self, volume: VolumeId) -> Option<Arc<EpochOrder>> {
         self.find_volume(volume)?.order.clone()
     }
 
@@ -257,11 +258,16 @@ pub(crate) fn carry_out(pool: &Pool, shard: usize, payload: &[u8], step: MemoryS
 
 /// Records a change in the volume's journal. The caller holds the shard's lock. Returns the answer
 /// to the part, if it does not wait for the journal.
-fn record_in_journal(shared: &Shared, shard: usize, payload: &[u8], note: &Note) -> Option<Answer> {
+fn record_in_journal(
+    shared: &Shared,
+    shard: usize,
+    payload: &[u8],
+    note: &JournalRequest,
+) -> Option<Answer> {
     let volume = shared.volume(note.volume).expect("a volume with requests is not removed");
     let used = volume.journal.as_ref().expect("shards make notes for volumes with a journal");
     let slots: &[_] = match &note.kind {
-        NoteKind::Write { slots, .. } => slots,
+        JournalOp::Write { slots, .. } => slots,
         _ => &[],
     };
     if slots.is_empty() {

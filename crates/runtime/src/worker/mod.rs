@@ -165,7 +165,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
 
     fn socket_event(&mut self, event: SocketEvent<'_>) {
         let (front, mut context) = self.parts();
-        front.event(&mut context, forebay_frontend::Event::Socket(event));
+        front.event(&mut context, forebay_frontend::FrontEndEvent::Socket(event));
     }
 
     /// Delivers the pending answers to the front end.

@@ -3,9 +3,12 @@
 //! It uses the client side of `forebay_nbd`, which checks the server's protocol: a violation fails
 //! the test. All calls block; a server that does not reply in time fails the test, too.
 
-use forebay_nbd::client::{Config, Event, Failure, Handshake, Opened, ReplyParser, Request, Step};
+use forebay_nbd::client::{
+    ClientEvent, ClientHandshake, ClientStep, ExportConfig, ExportRequest, OpenExport, OpenFailure,
+    ReplyParser,
+};
 use forebay_nbd::proto::command_flag::FUA;
-use forebay_nbd::{Command, Extent};
+use forebay_nbd::{Extent, NbdCommand};
 use forebay_types::{IoError, IoResult};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -36,7 +39,7 @@ pub struct Client<S = UnixStream> {
     /// The socket, or TLS around it.
     pub stream: S,
     /// The server's description of the export.
-    pub opened: Opened,
+    pub opened: OpenExport,
     parser: ReplyParser,
     input: Vec<u8>,
     cookie: u64,
@@ -68,8 +71,8 @@ impl Client<UnixStream> {
 }
 
 /// A configuration with structured replies and block status.
-pub fn config(export: &str) -> Config {
-    Config { export: export.to_owned(), base_allocation: true, ..Config::default() }
+pub fn config(export: &str) -> ExportConfig {
+    ExportConfig { export: export.to_owned(), base_allocation: true, ..ExportConfig::default() }
 }
 
 /// Reads what has arrived. Linux interrupts a read with a timeout when the process is stopped and
@@ -83,13 +86,13 @@ fn read_some(stream: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Advances the handshake to its next step other than [`Step::NeedMore`].
+/// Advances the handshake to its next step other than [`ClientStep::NeedMore`].
 pub fn advance<S: Read + Write>(
     stream: &mut S,
-    handshake: &mut Handshake,
+    handshake: &mut ClientHandshake,
     input: &mut Vec<u8>,
     out: &mut Vec<u8>,
-) -> Step {
+) -> ClientStep {
     let step = try_advance(stream, handshake, input, out);
     step.expect("the server ended the connection within the handshake")
 }
@@ -97,10 +100,10 @@ pub fn advance<S: Read + Write>(
 /// As [`advance`]; `None` if the server ends the connection.
 fn try_advance<S: Read + Write>(
     stream: &mut S,
-    handshake: &mut Handshake,
+    handshake: &mut ClientHandshake,
     input: &mut Vec<u8>,
     out: &mut Vec<u8>,
-) -> Option<Step> {
+) -> Option<ClientStep> {
     loop {
         stream.write_all(out).unwrap();
         out.clear();
@@ -108,7 +111,7 @@ fn try_advance<S: Read + Write>(
         input.drain(..taken);
         stream.write_all(out).unwrap();
         out.clear();
-        if step != Step::NeedMore {
+        if step != ClientStep::NeedMore {
             return Some(step);
         }
         let mut bytes = [0; 4096];
@@ -122,24 +125,24 @@ fn try_advance<S: Read + Write>(
 
 impl<S: Read + Write> Client<S> {
     /// Enters an export.
-    pub fn enter(stream: S, config: &Config) -> Result<Self, Failure> {
+    pub fn enter(stream: S, config: &ExportConfig) -> Result<Self, OpenFailure> {
         let entered = Self::try_enter(stream, config);
         entered.expect("the server ended the connection within the handshake")
     }
 
     /// As [`Client::enter`]; `None` if the server ends the connection.
-    fn try_enter(mut stream: S, config: &Config) -> Option<Result<Self, Failure>> {
-        let mut handshake = Handshake::new(config.clone());
+    fn try_enter(mut stream: S, config: &ExportConfig) -> Option<Result<Self, OpenFailure>> {
+        let mut handshake = ClientHandshake::new(config.clone());
         let (mut input, mut out) = (Vec::new(), Vec::new());
         match try_advance(&mut stream, &mut handshake, &mut input, &mut out)? {
-            Step::Enter(opened) => Some(Ok(Self::opened(stream, opened, input))),
-            Step::Fail(failure) => Some(Err(failure)),
+            ClientStep::Enter(opened) => Some(Ok(Self::opened(stream, opened, input))),
+            ClientStep::Fail(failure) => Some(Err(failure)),
             step => panic!("an unexpected step: {step:?}"),
         }
     }
 
     /// A client after its handshake; `input` was received after that.
-    pub fn opened(stream: S, opened: Opened, input: Vec<u8>) -> Self {
+    pub fn opened(stream: S, opened: OpenExport, input: Vec<u8>) -> Self {
         Self {
             stream,
             opened,
@@ -155,7 +158,7 @@ impl<S: Read + Write> Client<S> {
     /// Sends a request and returns its cookie, without waiting for the reply.
     pub fn send(
         &mut self,
-        command: Command,
+        command: NbdCommand,
         flags: u16,
         offset: u64,
         len: u64,
@@ -171,19 +174,19 @@ impl<S: Read + Write> Client<S> {
     /// Appends a request's header to `out`, and expects its reply.
     pub fn put(
         &mut self,
-        command: Command,
+        command: NbdCommand,
         flags: u16,
         offset: u64,
         len: u64,
         out: &mut Vec<u8>,
     ) -> u64 {
         self.cookie += 1;
-        let request = Request { cookie: self.cookie, command, flags, offset, len };
+        let request = ExportRequest { cookie: self.cookie, command, flags, offset, len };
         self.opened.put_request(&request, out);
-        if command != Command::Disconnect {
+        if command != NbdCommand::Disconnect {
             self.parser.begin(&request);
         }
-        if command == Command::Read {
+        if command == NbdCommand::Read {
             self.reads.insert(self.cookie, (offset, vec![0; len.min(64 << 20) as usize]));
         }
         self.cookie
@@ -215,22 +218,22 @@ impl<S: Read + Write> Client<S> {
             let (taken, event) = self.parser.advance(&self.input);
             self.input.drain(..taken);
             match event {
-                Event::NeedMore => {
+                ClientEvent::NeedMore => {
                     self.receive()?;
                 }
-                Event::Data { cookie, offset, len } => self.take_data(cookie, offset, len)?,
-                Event::Hole { .. } | Event::Error { .. } => {}
-                Event::Extents { cookie, extents } => {
+                ClientEvent::Data { cookie, offset, len } => self.take_data(cookie, offset, len)?,
+                ClientEvent::Hole { .. } | ClientEvent::Error { .. } => {}
+                ClientEvent::Extents { cookie, extents } => {
                     self.extents.insert(cookie, extents);
                 }
-                Event::Done { cookie, result } => {
+                ClientEvent::Done { cookie, result } => {
                     let data = self.reads.remove(&cookie).map(|(_, data)| data);
                     let data = data.filter(|_| result.is_ok()).unwrap_or_default();
                     let extents = self.extents.remove(&cookie).unwrap_or_default();
                     self.answers.insert(cookie, Answer { result, data, extents });
                     return Some(());
                 }
-                Event::Broken(breach) => panic!("the server broke the protocol: {breach}"),
+                ClientEvent::Broken(breach) => panic!("the server broke the protocol: {breach}"),
             }
         }
     }
@@ -264,13 +267,13 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Sends a request and waits for its answer.
-    pub fn call(&mut self, command: Command, flags: u16, offset: u64, len: u64) -> Answer {
+    pub fn call(&mut self, command: NbdCommand, flags: u16, offset: u64, len: u64) -> Answer {
         let cookie = self.send(command, flags, offset, len, &[]);
         self.wait(cookie)
     }
 
     pub fn read(&mut self, offset: u64, len: u64) -> Result<Vec<u8>, IoError> {
-        let answer = self.call(Command::Read, 0, offset, len);
+        let answer = self.call(NbdCommand::Read, 0, offset, len);
         answer.result.map(|()| answer.data)
     }
 
@@ -283,23 +286,23 @@ impl<S: Read + Write> Client<S> {
     }
 
     fn write_with(&mut self, flags: u16, offset: u64, data: &[u8]) -> IoResult {
-        let cookie = self.send(Command::Write, flags, offset, data.len() as u64, data);
+        let cookie = self.send(NbdCommand::Write, flags, offset, data.len() as u64, data);
         self.wait(cookie).result
     }
 
     pub fn flush(&mut self) -> IoResult {
-        self.call(Command::Flush, 0, 0, 0).result
+        self.call(NbdCommand::Flush, 0, 0, 0).result
     }
 
     /// Queries the allocation (block status).
     pub fn block_status(&mut self, offset: u64, len: u64) -> Result<Vec<Extent>, IoError> {
-        let answer = self.call(Command::BlockStatus, 0, offset, len);
+        let answer = self.call(NbdCommand::BlockStatus, 0, offset, len);
         answer.result.map(|()| answer.extents)
     }
 
     /// Disconnects and waits for the end of the connection.
     pub fn disconnect(mut self) {
-        self.send(Command::Disconnect, 0, 0, 0, &[]);
+        self.send(NbdCommand::Disconnect, 0, 0, 0, &[]);
         assert!(self.receive().is_none(), "nothing comes after a disconnect");
     }
 }

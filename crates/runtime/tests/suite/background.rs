@@ -89,7 +89,7 @@ fn what_clients_wait_for_is_counted(engine: Engine) {
     gate.close(Kinds::READ);
     let mut client = server.client("disk");
     let begun = std::time::Instant::now();
-    let read = client.send(forebay_nbd::Command::Read, 0, 0, LINE, &[]);
+    let read = client.send(forebay_nbd::NbdCommand::Read, 0, 0, LINE, &[]);
     assert!(gate.wait_held(1, PATIENCE));
     std::thread::sleep(std::time::Duration::from_millis(20));
     gate.open();

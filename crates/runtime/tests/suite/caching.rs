@@ -6,7 +6,7 @@ use crate::journal::memory;
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::Kinds;
 use forebay_backend::{Backend, IoCount, MemoryBackend};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_runtime::Engine;
 use forebay_types::Mode;
 use std::sync::Arc;
@@ -33,8 +33,10 @@ fn sixteen_readers_of_a_cold_block_cost_one_read(engine: Engine) {
     let (gate, disk) = server.add_gated("disk", 16 * MIB, Mode::WriteThrough);
     gate.close(Kinds::READ);
     let mut clients: Vec<Client> = (0..16).map(|_| server.client("disk")).collect();
-    let cookies: Vec<u64> =
-        clients.iter_mut().map(|client| client.send(Command::Read, 0, 65536, 4096, &[])).collect();
+    let cookies: Vec<u64> = clients
+        .iter_mut()
+        .map(|client| client.send(NbdCommand::Read, 0, 65536, 4096, &[]))
+        .collect();
     wait_until("all requests wait for one read", PATIENCE, || {
         server.status("disk").engine.waits >= 16
     });

@@ -3,9 +3,9 @@
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::server::{Server, in_mode, settings};
-use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
+use forebay_backend::layers::{ErrorLayer, ErrorRule, Gate, Kinds};
 use forebay_backend::{Backend, MemoryBackend, OpenOptions};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_runtime::{
     CalibrateError, Calibration, CalibrationFailure, Engine, GatherStatus, SplitCost,
     ThresholdSource, VolumeError,
@@ -162,7 +162,7 @@ fn a_disk_that_fails_reads_is_not_measured_and_served_as_before(engine: Engine) 
     let server = Server::start(engine);
     let disk = Arc::new(MemoryBackend::new(16 * MIB).unwrap());
     let rule = ErrorRule { kinds: Kinds::READ, ..ErrorRule::default() };
-    let bad = Arc::new(Errors::new(disk, rule));
+    let bad = Arc::new(ErrorLayer::new(disk, rule));
     add_auto(&server, Arc::clone(&bad) as _);
     let (offset, error) = loop {
         match failure(&server) {
@@ -213,7 +213,7 @@ fn no_read_begins_while_a_request_is_in_flight(engine: Engine) {
     server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
     let mut client = server.client("disk");
     gate.close(Kinds::ALL);
-    let cookie = client.send(Command::Write, 0, 0, 4096, &[7; 4096]);
+    let cookie = client.send(NbdCommand::Write, 0, 0, 4096, &[7; 4096]);
     assert!(gate.wait_held(1, PATIENCE));
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| measured(&server, "disk", |_| true));

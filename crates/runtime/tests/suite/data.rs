@@ -7,7 +7,7 @@ use crate::oracle::Oracle;
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::Blocks;
 use forebay_backend::{Backend, MemoryBackend};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_nbd::proto::command_flag::{FUA, NO_HOLE};
 use forebay_runtime::Engine;
 use forebay_types::{ByteRange, Mode};
@@ -42,7 +42,7 @@ const IN_FLIGHT: usize = 24;
 struct Sent {
     client: usize,
     cookie: u64,
-    command: Command,
+    command: NbdCommand,
     fua: bool,
     range: ByteRange,
     data: Vec<u8>,
@@ -97,16 +97,16 @@ impl<'a> Session<'a> {
     fn step(&mut self) {
         let range = self.range();
         let command = match self.random.below(20) {
-            0..9 => Command::Read,
-            9..17 => Command::Write,
-            17 => Command::WriteZeroes,
-            18 => Command::Trim,
-            _ => Command::Cache,
+            0..9 => NbdCommand::Read,
+            9..17 => NbdCommand::Write,
+            17 => NbdCommand::WriteZeroes,
+            18 => NbdCommand::Trim,
+            _ => NbdCommand::Cache,
         };
         // Overlapping requests have no order if one is a write, so the earlier one is completed
         // first.
         while let Some(at) = self.in_flight.iter().position(|sent| {
-            let either = command != Command::Read || sent.command != Command::Read;
+            let either = command != NbdCommand::Read || sent.command != NbdCommand::Read;
             either && sent.range.overlaps(range)
         }) {
             self.finish(at);
@@ -117,10 +117,10 @@ impl<'a> Session<'a> {
         }
         let fua = self.random.one_in(8);
         let mut flags = if fua { FUA } else { 0 };
-        if command == Command::WriteZeroes && self.random.one_in(2) {
+        if command == NbdCommand::WriteZeroes && self.random.one_in(2) {
             flags |= NO_HOLE;
         }
-        let len = if command == Command::Write { range.len as usize } else { 0 };
+        let len = if command == NbdCommand::Write { range.len as usize } else { 0 };
         let data = self.random.bytes(len);
         let client = self.random.below(self.clients.len() as u64) as usize;
         self.make_room(client, range.len);
@@ -149,13 +149,13 @@ impl<'a> Session<'a> {
         assert_eq!(answer.result, Ok(()), "{:?} of {}", sent.command, sent.range);
         let ByteRange { offset, len } = sent.range;
         match sent.command {
-            Command::Read => self.oracle.check(offset, &answer.data, "a client"),
-            Command::Write => self.oracle.write(offset, &sent.data),
-            Command::WriteZeroes => self.oracle.zero(offset, len),
-            Command::Trim => self.oracle.trim(offset, len),
+            NbdCommand::Read => self.oracle.check(offset, &answer.data, "a client"),
+            NbdCommand::Write => self.oracle.write(offset, &sent.data),
+            NbdCommand::WriteZeroes => self.oracle.zero(offset, len),
+            NbdCommand::Trim => self.oracle.trim(offset, len),
             _ => {}
         }
-        if sent.fua && matches!(sent.command, Command::Write | Command::WriteZeroes) {
+        if sent.fua && matches!(sent.command, NbdCommand::Write | NbdCommand::WriteZeroes) {
             self.check_disk(sent.range, "the disk after FUA");
         }
     }
@@ -260,7 +260,7 @@ fn two_writes_in_one_block_are_both_kept(engine: Engine) {
                 let writes = [(start, 1), (start + 2560, 2)];
                 let cookies = writes.map(|(offset, byte)| {
                     let client = &mut clients[byte as usize - 1];
-                    client.send(Command::Write, 0, offset, 512, &[byte; 512])
+                    client.send(NbdCommand::Write, 0, offset, 512, &[byte; 512])
                 });
                 for (client, cookie) in clients.iter_mut().zip(cookies) {
                     assert_eq!(client.wait(cookie).result, Ok(()));
@@ -285,13 +285,13 @@ fn trims_and_zeroes_below_a_block_are_honoured(engine: Engine) {
         let mut client = server.client("disk");
         assert_eq!(client.write(0, &[7; 64 << 10]), Ok(()));
         let zeroes = ByteRange::new(512, 1024);
-        assert_eq!(client.call(Command::WriteZeroes, 0, 512, 1024).result, Ok(()));
+        assert_eq!(client.call(NbdCommand::WriteZeroes, 0, 512, 1024).result, Ok(()));
         let across = ByteRange::new(11 * 1024, 10 * 1024);
-        let answer = client.call(Command::WriteZeroes, NO_HOLE, across.offset, across.len);
+        let answer = client.call(NbdCommand::WriteZeroes, NO_HOLE, across.offset, across.len);
         assert_eq!(answer.result, Ok(()));
         // A trim covers only the blocks that lie entirely within it.
-        assert_eq!(client.call(Command::Trim, 0, 32_256, 512).result, Ok(()));
-        assert_eq!(client.call(Command::Trim, 0, 40_448, 9 * 1024).result, Ok(()));
+        assert_eq!(client.call(NbdCommand::Trim, 0, 32_256, 512).result, Ok(()));
+        assert_eq!(client.call(NbdCommand::Trim, 0, 40_448, 9 * 1024).result, Ok(()));
         let trimmed = ByteRange::new(40_960, 8192);
         assert_eq!(client.flush(), Ok(()));
         let read = client.read(0, 64 << 10).unwrap();
@@ -365,10 +365,10 @@ fn the_largest_requests_cross_regions_unharmed(engine: Engine) {
             let back = session.clients[(client + 1) % 4].read(offset, largest).unwrap();
             session.oracle.check(offset, &back, "a read of 32 MiB");
         }
-        let answer = session.clients[0].call(Command::WriteZeroes, 0, MIB / 2, 60 * MIB);
+        let answer = session.clients[0].call(NbdCommand::WriteZeroes, 0, MIB / 2, 60 * MIB);
         assert_eq!(answer.result, Ok(()), "zeroes carry no payload and may be longer");
         session.oracle.zero(MIB / 2, 60 * MIB);
-        let answer = session.clients[1].call(Command::Trim, 0, 0, size_bytes);
+        let answer = session.clients[1].call(NbdCommand::Trim, 0, 0, size_bytes);
         assert_eq!(answer.result, Ok(()));
         session.oracle.trim(0, size_bytes);
         let data = session.random.bytes(largest as usize);

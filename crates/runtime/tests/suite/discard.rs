@@ -5,7 +5,7 @@ use crate::common::wait_until;
 use crate::journal::{JOURNAL_BYTES, add, memory, open};
 use crate::server::{Server, read_backend};
 use forebay_backend::layers::{Gate, Kinds};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_runtime::{Discarded, Engine, RuntimeConfig, Timeouts, VolumeError};
 use forebay_types::Mode;
 use std::io::ErrorKind;
@@ -115,7 +115,7 @@ fn nothing_is_given_up_because_a_journal_hangs(engine: Engine) {
     add(&server, "v", Arc::clone(&disk) as _, &journal);
     let mut client = server.client("v");
     gate.close(Kinds::ALL);
-    client.send(Command::Write, 0, 4096, 4096, &[2; 4096]);
+    client.send(NbdCommand::Write, 0, 4096, 4096, &[2; 4096]);
     assert!(gate.wait_held(1, PATIENCE));
     let refused = server.runtime.volumes().discard("v", None);
     assert!(matches!(refused, Err(VolumeError::Stalled(_))), "{refused:?}");

@@ -4,9 +4,9 @@ use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::journal::memory;
 use crate::server::{Server, read_backend, settings};
-use forebay_backend::layers::{ErrorRule, Errors, Kinds};
+use forebay_backend::layers::{ErrorLayer, ErrorRule, Kinds};
 use forebay_backend::{Backend, MemoryBackend, OpenOptions, open};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_runtime::{Engine, VolumeError};
 use forebay_types::{ByteRange, IoError, Mode};
 use std::sync::Arc;
@@ -28,9 +28,9 @@ on_both_engines! {
 
 const MIB: u64 = 1 << 20;
 
-fn failing(disk: &Arc<MemoryBackend>, kinds: Kinds, range: Option<ByteRange>) -> Arc<Errors> {
+fn failing(disk: &Arc<MemoryBackend>, kinds: Kinds, range: Option<ByteRange>) -> Arc<ErrorLayer> {
     let rule = ErrorRule { kinds, range, ..ErrorRule::default() };
-    Arc::new(Errors::new(Arc::clone(disk) as _, rule))
+    Arc::new(ErrorLayer::new(Arc::clone(disk) as _, rule))
 }
 
 fn a_bad_sector_fails_its_reader_only(engine: Engine) {
@@ -42,7 +42,7 @@ fn a_bad_sector_fails_its_reader_only(engine: Engine) {
         // All requests in one turn, so that the server coalesces neighbours into one I/O.
         let mut bytes = Vec::new();
         let cookies: Vec<u64> = (0..20)
-            .map(|line| clients[0].put(Command::Read, 0, line * 4096, 4096, &mut bytes))
+            .map(|line| clients[0].put(NbdCommand::Read, 0, line * 4096, 4096, &mut bytes))
             .collect();
         std::io::Write::write_all(&mut clients[0].stream, &bytes).unwrap();
         for (line, cookie) in cookies.into_iter().enumerate() {
@@ -65,7 +65,9 @@ fn a_failed_write_through_fails_only_its_writer(engine: Engine) {
         let mut clients = [server.client("disk"), server.client("disk")];
         assert_eq!(clients[0].read(40960, 4096), Ok(vec![0; 4096]));
         let bytes: Vec<(u64, u64)> = (0..20)
-            .map(|line| (line, clients[0].send(Command::Write, 0, line * 4096, 4096, &[9; 4096])))
+            .map(|line| {
+                (line, clients[0].send(NbdCommand::Write, 0, line * 4096, 4096, &[9; 4096]))
+            })
             .collect();
         for (line, cookie) in bytes {
             let wanted = if line == 10 { Err(IoError::Io) } else { Ok(()) };
@@ -121,7 +123,7 @@ fn a_joined_io_that_fails_is_split_and_fails_one_member(engine: Engine) {
     gate.close(Kinds::READ);
     let mut bytes = Vec::new();
     let cookies: Vec<u64> =
-        (0..8).map(|line| client.put(Command::Read, 0, line * 4096, 4096, &mut bytes)).collect();
+        (0..8).map(|line| client.put(NbdCommand::Read, 0, line * 4096, 4096, &mut bytes)).collect();
     std::io::Write::write_all(&mut client.stream, &bytes).unwrap();
     assert!(gate.wait_held(1, PATIENCE));
     let ranges = || gate.held().iter().map(|io| io.range).collect::<Vec<_>>();
@@ -150,7 +152,7 @@ fn a_write_beside_a_bad_sector_of_a_dirty_neighbour_succeeds(engine: Engine) {
     // The last sector of line 1 and all of line 3 are bad.
     let bad = failing(&disk, Kinds::WRITE, Some(ByteRange::new(8192 - 512, 512)));
     let (kinds, range) = (Kinds::WRITE, Some(ByteRange::new(3 * 4096, 4096)));
-    let worse = Errors::new(bad, ErrorRule { kinds, range, ..ErrorRule::default() });
+    let worse = ErrorLayer::new(bad, ErrorRule { kinds, range, ..ErrorRule::default() });
     server.add("disk", Arc::new(worse), Mode::WriteBack);
     let mut client = server.client("disk");
     assert_eq!(client.write(0, &[1; 4 * 4096]), Ok(()));
@@ -221,8 +223,8 @@ fn a_hanging_disk_does_not_disturb_another_volume(engine: Engine) {
     gate.close(Kinds::ALL);
     assert_eq!(stuck.write(MIB, &[1; 65536]), Ok(()), "write-back needs no disk");
     let mut cookies: Vec<u64> =
-        (0..16).map(|n| stuck.send(Command::Read, 0, n * 8192, 4096, &[])).collect();
-    cookies.push(stuck.send(Command::Flush, 0, 0, 0, &[]));
+        (0..16).map(|n| stuck.send(NbdCommand::Read, 0, n * 8192, 4096, &[])).collect();
+    cookies.push(stuck.send(NbdCommand::Flush, 0, 0, 0, &[]));
     assert!(gate.wait_held(2, PATIENCE));
     for n in 0..500 {
         assert_eq!(client.write(n * 4096, &[n as u8; 4096]), Ok(()));
@@ -317,7 +319,7 @@ fn a_full_disk_is_reported_as_no_space(engine: Engine) {
     for mode in Mode::ALL {
         let server = Server::start(engine);
         let disk = memory(MIB);
-        let full = Arc::new(Errors::new(Arc::clone(&disk) as _, rule.clone()));
+        let full = Arc::new(ErrorLayer::new(Arc::clone(&disk) as _, rule.clone()));
         server.runtime.volumes().add(settings("disk", Arc::clone(&full) as _, mode)).unwrap();
         let mut client = server.client("disk");
         assert_eq!(client.write_fua(0, &[1; 4096]), Err(IoError::NoSpace), "{mode}");

@@ -8,7 +8,7 @@ use crate::common::raw::{
 };
 use crate::server::{Server, settings};
 use forebay_backend::MemoryBackend;
-use forebay_nbd::client::{Config, Failure};
+use forebay_nbd::client::{ExportConfig, OpenFailure};
 use forebay_nbd::proto::{self, command, info, option_reply as kind};
 use forebay_runtime::Engine;
 use forebay_types::Mode;
@@ -40,7 +40,7 @@ fn an_export_is_entered_with_every_combination_of_options(engine: Engine) {
     let server = server(engine);
     for extended in [false, true] {
         for base_allocation in [false, true] {
-            let options = Config { extended, base_allocation, ..config("disk") };
+            let options = ExportConfig { extended, base_allocation, ..config("disk") };
             let mut client = Client::enter(connect(&server.socket), &options).unwrap();
             assert_eq!(client.opened.size_bytes, MIB);
             assert_eq!(client.opened.extended, extended);
@@ -100,7 +100,7 @@ fn the_empty_name_means_the_only_export(engine: Engine) {
     let options = config("");
     assert!(matches!(
         Client::enter(connect(&server.socket), &options).err(),
-        Some(Failure::Refused { .. })
+        Some(OpenFailure::Refused { .. })
     ));
     server.add_memory("disk", MIB, Mode::WriteBack);
     let client = Client::enter(connect(&server.socket), &options).unwrap();

@@ -6,7 +6,7 @@ use crate::journal::{JOURNAL_BYTES, add, journal_settings, memory, open, volume}
 use crate::server::{Server, in_mode, read_backend, settings, while_held};
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{Backend, OpenOptions};
-use forebay_nbd::{Command, Extent};
+use forebay_nbd::{Extent, NbdCommand};
 use forebay_runtime::{Engine, JournalSettings, RuntimeConfig, Stall, Timeouts, VolumeError};
 use forebay_types::{IoError, Mode};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ fn a_hanging_block_status_delays_no_other_client(engine: Engine) {
     let wanted = querier.block_status(0, 8 * MIB).unwrap();
     assert!(wanted.len() > 1, "a disk in memory knows its holes");
     gate.close_extents();
-    let cookie = querier.send(Command::BlockStatus, 0, 0, 8 * MIB, &[]);
+    let cookie = querier.send(NbdCommand::BlockStatus, 0, 0, 8 * MIB, &[]);
     assert!(gate.wait_extents_held(1, PATIENCE));
     let hits = || server.status("disk").requests.read_hits;
     let before = hits();
@@ -75,7 +75,7 @@ fn excess_block_status_requests_are_answered_as_allocated(engine: Engine) {
     let mut client = server.client("disk");
     let wanted = client.block_status(0, MIB).unwrap();
     gate.close_extents();
-    let ask = |_| client.send(Command::BlockStatus, 0, 0, MIB, &[]);
+    let ask = |_| client.send(NbdCommand::BlockStatus, 0, 0, MIB, &[]);
     let cookies: Vec<u64> = (0..80).map(ask).collect();
     // One query is in progress and 64 wait; the last is answered at once.
     let unknown = [Extent { len: MIB, hole: false, zero: false }];
@@ -95,7 +95,7 @@ fn a_client_that_disconnects_during_a_block_status_is_forgotten(engine: Engine) 
     let (gate, _) = server.add_gated("disk", 16 * MIB, Mode::WriteThrough);
     gate.close_extents();
     let mut client = server.client("disk");
-    client.send(Command::BlockStatus, 0, 0, MIB, &[]);
+    client.send(NbdCommand::BlockStatus, 0, 0, MIB, &[]);
     assert!(gate.wait_extents_held(1, PATIENCE));
     drop(client);
     server.runtime.volumes().remove("disk", |_| {}).unwrap();
@@ -158,7 +158,7 @@ fn a_server_whose_disk_hangs_does_not_stop(engine: Engine) {
     let (gate, _) = server.add_gated("disk", 16 * MIB, Mode::WriteThrough);
     let mut client = server.client("disk");
     gate.close(Kinds::READ);
-    client.send(Command::Read, 0, 0, 4096, &[]);
+    client.send(NbdCommand::Read, 0, 0, 4096, &[]);
     assert!(gate.wait_held(1, PATIENCE));
     let stopped = server.runtime.stop(|_| {});
     assert!(matches!(stopped, Err(VolumeError::Hanging { .. })), "{stopped:?}");
@@ -173,13 +173,13 @@ fn requests_in_flight_are_answered_at_a_stop_however_long_the_disk_takes(engine:
     let (gate, disk) = server.add_gated("disk", 16 * MIB, Mode::WriteThrough);
     let mut client = server.client("disk");
     gate.close(Kinds::ALL);
-    let write = client.send(Command::Write, 0, 0, 4096, &[1; 4096]);
+    let write = client.send(NbdCommand::Write, 0, 0, 4096, &[1; 4096]);
     assert!(gate.wait_held(1, PATIENCE));
     std::thread::scope(|scope| {
         let stopping = scope.spawn(|| server.runtime.stop(|_| {}));
         // E-03: a later request is refused or not answered, unless it arrives before the server
         // refuses requests.
-        let late = client.send(Command::Write, 0, 8192, 4096, &[2; 4096]);
+        let late = client.send(NbdCommand::Write, 0, 8192, 4096, &[2; 4096]);
         wait_until("no client is accepted any more", PATIENCE, || !server.accepts());
         // Clients are dropped after the farewell, and their sockets closed two seconds later.
         std::thread::sleep(Duration::from_millis(2_500));
@@ -227,7 +227,7 @@ fn a_hanging_journal_is_named_in_the_error(engine: Engine) {
     add(&server, "v", Arc::clone(&disk) as _, &journal);
     let mut client = server.client("v");
     gate.close(Kinds::ALL);
-    client.send(Command::Write, 0, 4096, 4096, &[2; 4096]);
+    client.send(NbdCommand::Write, 0, 4096, 4096, &[2; 4096]);
     assert!(gate.wait_held(1, PATIENCE));
     let held = gate.held();
     assert!(held[0].range.len > 4096, "the write is the record: {held:?}");
@@ -266,7 +266,7 @@ fn a_failure_that_cannot_be_recorded_is_named_and_prevents_no_end(engine: Engine
     add(&server, "v", Arc::clone(&disk) as _, &journal);
     let mut client = server.client("v");
     gate.close(Kinds::ALL);
-    client.send(Command::Write, 0, 4096, 4096, &[2; 4096]);
+    client.send(NbdCommand::Write, 0, 4096, 4096, &[2; 4096]);
     assert!(gate.wait_held(1, PATIENCE));
     gate.fail_all(IoError::Io);
     gate.open();

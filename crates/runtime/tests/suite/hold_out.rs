@@ -5,7 +5,7 @@ use crate::common::wait_until;
 use crate::journal::memory;
 use crate::server::{Server, settings};
 use forebay_backend::Backend;
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_runtime::{ArmTimes, Engine, Uncached};
 use forebay_types::{HoldOut, Mode, REGION_BYTES};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ fn a_stream_in_held_out_regions_is_not_read_ahead(engine: Engine) {
         assert_eq!(client.read(offset, 4096), Ok(vec![0; 4096]));
     }
     // A client's own hint is not followed either.
-    let hint = client.send(Command::Cache, 0, 8 * MIB, 65536, &[]);
+    let hint = client.send(NbdCommand::Cache, 0, 8 * MIB, 65536, &[]);
     assert_eq!(client.wait(hint).result, Ok(()));
     assert_eq!(disk.io_count().unwrap().reads, 512, "one for each read");
     let status = server.status("disk");

@@ -6,7 +6,7 @@
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
 use crate::server::{Server, read_backend, settings};
-use forebay_backend::layers::{Blocks, ErrorRule, Errors, Gate, Kinds};
+use forebay_backend::layers::{Blocks, ErrorLayer, ErrorRule, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_runtime::{
     Engine, Journal, JournalError, JournalSettings, MemberRecord, RuntimeConfig, VoidRecords,
@@ -226,7 +226,7 @@ fn a_flush_survives_a_power_loss_where_writes_do_not_wait(engine: Engine) {
 }
 
 fn long_writes_zeroes_and_trims_survive_a_power_loss(engine: Engine) {
-    use forebay_nbd::Command;
+    use forebay_nbd::NbdCommand;
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
     Blocking::new(&*disk).write(8 * MIB, &AlignedBuffer::from(&[9; 8192][..]), true).unwrap();
     let (first, _opened) = serve(engine, &disk, &journal);
@@ -234,7 +234,7 @@ fn long_writes_zeroes_and_trims_survive_a_power_loss(engine: Engine) {
     // Received into the pool, across regions, with partial lines at both ends.
     let long: Vec<u8> = (0..(2 * MIB as usize + 1024)).map(|at| (at / 512 % 251) as u8).collect();
     client.write(MIB - 512, &long).unwrap();
-    assert!(matches!(client.call(Command::WriteZeroes, 0, 8 * MIB, 4096).result, Ok(())));
+    assert!(matches!(client.call(NbdCommand::WriteZeroes, 0, 8 * MIB, 4096).result, Ok(())));
     client.write(8 * MIB + 512, &[7; 512]).unwrap();
     let ([disk_then], [journal_then]) = power_loss([&*disk], [&*journal]);
     first.stop();
@@ -541,7 +541,7 @@ fn a_journal_that_fails_before_a_volume_is_served_keeps_its_records(engine: Engi
     first.stop();
     let second = start(engine);
     let rule = ErrorRule { kinds: Kinds::WRITE, ..ErrorRule::default() };
-    let readable = Errors::new(Arc::clone(&journal_then) as _, rule);
+    let readable = ErrorLayer::new(Arc::clone(&journal_then) as _, rule);
     let settings = JournalSettings {
         on_failure: Box::new(|_, _, _| panic!("its records are all there is of some writes")),
         ..journal_settings(Arc::new(readable))
@@ -560,7 +560,7 @@ fn a_bad_sector_neither_stops_writers_nor_fills_the_journal(engine: Engine) {
     let (disk, journal) = (memory(64 * MIB), memory(34 * MIB));
     let bad = ByteRange::new(8 * MIB, 4096);
     let errors = ErrorRule { kinds: Kinds::WRITE, range: Some(bad), ..ErrorRule::default() };
-    let errors = Arc::new(Errors::new(Arc::clone(&disk) as _, errors));
+    let errors = Arc::new(ErrorLayer::new(Arc::clone(&disk) as _, errors));
     let (server, opened) = serve(engine, &errors, &journal);
     let mut client = server.client("v");
     client.write(8 * MIB, &block(7)).unwrap();
@@ -626,7 +626,7 @@ fn a_journal_full_of_undestageable_data_writes_through(engine: Engine) {
     let (disk, journal) = (memory(64 * MIB), memory(34 * MIB));
     let bad = ByteRange::new(0, 32 * MIB);
     let errors = ErrorRule { kinds: Kinds::WRITE, range: Some(bad), ..ErrorRule::default() };
-    let errors = Arc::new(Errors::new(Arc::clone(&disk) as _, errors));
+    let errors = Arc::new(ErrorLayer::new(Arc::clone(&disk) as _, errors));
     let (server, opened) = serve(engine, &errors, &journal);
     let mut client = server.client("v");
     let mut taken = 0;

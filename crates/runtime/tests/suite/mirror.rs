@@ -8,7 +8,7 @@ use crate::journal::{
     power_loss, start, write_some,
 };
 use crate::server::{Server, read_backend};
-use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
+use forebay_backend::layers::{ErrorLayer, ErrorRule, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, FileError, MemoryBackend};
 use forebay_runtime::{Engine, Journal, JournalError, JournalSettings, MissingDevice};
 use forebay_types::{Fault, IoError};
@@ -206,7 +206,7 @@ fn a_journal_gets_a_mirror_and_a_mirror_another_device(engine: Engine) {
 
     let fourth = start(engine);
     let unwritable = ErrorRule { kinds: Kinds::WRITE, ..ErrorRule::default() };
-    let broken = Errors::new(memory(JOURNAL_BYTES), unwritable);
+    let broken = ErrorLayer::new(memory(JOURNAL_BYTES), unwritable);
     let opened = open(&fourth, mirrored(new, Some(Arc::new(broken)), &on));
     assert!(opened.status().degraded.unwrap().contains("cannot be written"));
     add(&fourth, "v", disk, &opened);

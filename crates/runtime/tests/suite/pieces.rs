@@ -5,9 +5,9 @@ use crate::common::raw::{connect_to, is_closed, request, simple_reply};
 use crate::common::wait_until;
 use crate::server::{Server, read_backend};
 use forebay_backend::MemoryBackend;
-use forebay_backend::layers::{ErrorRule, Errors, Kinds};
-use forebay_nbd::Command;
-use forebay_nbd::client::Config;
+use forebay_backend::layers::{ErrorLayer, ErrorRule, Kinds};
+use forebay_nbd::NbdCommand;
+use forebay_nbd::client::ExportConfig;
 use forebay_nbd::proto::{command, command_flag};
 use forebay_runtime::{Engine, Timeouts};
 use forebay_types::{ByteRange, IoError, Mode};
@@ -39,11 +39,11 @@ fn content(range: ByteRange, seed: u64) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-fn bad_disk(kinds: Kinds, at: u64) -> (Arc<MemoryBackend>, Arc<Errors>) {
+fn bad_disk(kinds: Kinds, at: u64) -> (Arc<MemoryBackend>, Arc<ErrorLayer>) {
     let disk = Arc::new(MemoryBackend::new(SIZE).unwrap());
     let range = Some(ByteRange::new(at, 512));
     let rule = ErrorRule { kinds, range, ..ErrorRule::default() };
-    let bad = Arc::new(Errors::new(Arc::clone(&disk) as _, rule));
+    let bad = Arc::new(ErrorLayer::new(Arc::clone(&disk) as _, rule));
     (disk, bad)
 }
 
@@ -65,14 +65,14 @@ fn huge_requests_in_pieces_transfer_all_data(engine: Engine) {
     for mode in Mode::ALL {
         let server = Server::start(engine);
         let disk = server.add_memory("disk", SIZE, mode);
-        let extended = Config { extended: true, ..config("disk") };
+        let extended = ExportConfig { extended: true, ..config("disk") };
         let mut clients =
             [server.client("disk"), Client::enter(connect(&server.socket), &extended).unwrap()];
         for (seed, client) in (1..).zip(&mut clients) {
             let data = content(RANGE, seed);
             assert_eq!(client.write(RANGE.offset, &data), Ok(()), "{mode}");
             assert!(client.read(RANGE.offset, RANGE.len) == Ok(data.clone()), "{mode}");
-            let answer = client.call(Command::Read, command_flag::DF, RANGE.offset, RANGE.len);
+            let answer = client.call(NbdCommand::Read, command_flag::DF, RANGE.offset, RANGE.len);
             assert!(answer.result == Ok(()) && answer.data == data, "in one chunk, {mode}");
             let mut stream = connect_to(&server.socket, "disk");
             assert!(read_simple(&mut stream, RANGE) == Ok(data.clone()), "{mode}");
@@ -91,11 +91,11 @@ fn requests_around_a_huge_one_are_answered(engine: Engine) {
     server.add_memory("disk", SIZE, Mode::WriteBack);
     let mut client = server.client("disk");
     let data = content(RANGE, 5);
-    let before = client.send(Command::Write, 0, SIZE - MIB, 4096, &[3; 4096]);
-    let status = client.send(Command::BlockStatus, 0, 0, MIB, &[]);
-    let huge = client.send(Command::Write, command_flag::FUA, RANGE.offset, RANGE.len, &data);
-    let read = client.send(Command::Read, 0, RANGE.offset, RANGE.len, &[]);
-    let after = client.send(Command::Read, 0, SIZE - MIB, 4096, &[]);
+    let before = client.send(NbdCommand::Write, 0, SIZE - MIB, 4096, &[3; 4096]);
+    let status = client.send(NbdCommand::BlockStatus, 0, 0, MIB, &[]);
+    let huge = client.send(NbdCommand::Write, command_flag::FUA, RANGE.offset, RANGE.len, &data);
+    let read = client.send(NbdCommand::Read, 0, RANGE.offset, RANGE.len, &[]);
+    let after = client.send(NbdCommand::Read, 0, SIZE - MIB, 4096, &[]);
     for cookie in [before, status, huge] {
         assert_eq!(client.wait(cookie).result, Ok(()));
     }
@@ -114,7 +114,7 @@ fn a_huge_read_of_a_bad_sector_fails_and_keeps_the_stream_in_sync(engine: Engine
             server.add("disk", bad, mode);
             let mut client = server.client("disk");
             assert_eq!(client.read(RANGE.offset, RANGE.len), Err(IoError::Io), "{mode} {at}");
-            let answer = client.call(Command::Read, command_flag::DF, RANGE.offset, RANGE.len);
+            let answer = client.call(NbdCommand::Read, command_flag::DF, RANGE.offset, RANGE.len);
             assert_eq!(answer.result, Err(IoError::Io), "{mode} {at}");
             assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
             let mut stream = connect_to(&server.socket, "disk");

@@ -4,8 +4,8 @@ use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::server::Server;
 use forebay_backend::MemoryBackend;
-use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
-use forebay_nbd::Command;
+use forebay_backend::layers::{ErrorLayer, ErrorRule, Gate, Kinds};
+use forebay_nbd::NbdCommand;
 use forebay_runtime::{Engine, PinError, PinStatus, ResizeError, VolumeError, WarmLists};
 use forebay_types::{ByteRange, IoError, Mode, PinnedRanges};
 use std::io;
@@ -76,10 +76,10 @@ fn ranges_are_read_while_clients_use_them(engine: Engine) {
     let (server, gate) = started(engine);
     let mut client = server.client("disk");
     // A client reads and writes lines that are being read, and others of the range.
-    let read = client.send(Command::Read, 0, 0, 8 * LINE, &[]);
+    let read = client.send(NbdCommand::Read, 0, 0, 8 * LINE, &[]);
     let last = MIB - 4 * LINE;
     assert_eq!(client.write(last, &[7; 4 * LINE as usize]), Ok(()));
-    let first = client.send(Command::Write, 0, 0, 512, &[9; 512]);
+    let first = client.send(NbdCommand::Write, 0, 0, 512, &[9; 512]);
     // The ranges change before they are read.
     server
         .runtime
@@ -137,7 +137,7 @@ fn a_disk_that_fails_fails_no_request_because_of_pins(engine: Engine) {
         error: IoError::Io,
         seed: 0,
     };
-    let disk = Errors::new(Arc::new(MemoryBackend::new(SIZE).unwrap()), rule);
+    let disk = ErrorLayer::new(Arc::new(MemoryBackend::new(SIZE).unwrap()), rule);
     server.add("disk", Arc::new(disk), Mode::WriteThrough);
     server.runtime.volumes().set_pins("disk", &pins(&[(0, 2 * MIB), (SIZE / 2, MIB)])).unwrap();
     wait_until("the reads fail", PATIENCE, || status(&server).is_failing);

@@ -4,9 +4,9 @@ use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::journal::{JOURNAL_BYTES, MIB, memory, open, start, volume};
 use crate::server::{Server, in_mode, read_backend, settings};
-use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds, Volatile, Volatility};
+use forebay_backend::layers::{ErrorLayer, ErrorRule, Gate, Kinds, Volatile, Volatility};
 use forebay_backend::{Backend, MemoryBackend};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_runtime::Engine;
 use forebay_types::{IoError, Mode, Protection, UnsafeUps, VolumeConfig};
 use std::sync::Arc;
@@ -124,14 +124,14 @@ fn a_halt_fails_new_writes_and_writes_in_flight(engine: Engine) {
     client.write(4096, &block(1)).unwrap();
     server.runtime.ups().set_limit(0);
     gate.close(Kinds::WRITE);
-    let through = client.send(Command::Write, 0, 2 * 4096, 4096, &block(2));
+    let through = client.send(NbdCommand::Write, 0, 2 * 4096, 4096, &block(2));
     wait_until("it is at the disk", PATIENCE, || gate.held().len() == 1);
     assert_eq!(server.runtime.ups().halt(true).len(), 1);
     assert_eq!(server.runtime.ups().halt(true).len(), 0, "they are halted already");
     gate.open();
     assert_eq!(client.wait(through).result, Err(IoError::Shutdown));
     assert_eq!(client.write(3 * 4096, &block(3)), Err(IoError::Shutdown));
-    assert_eq!(client.call(Command::Trim, 0, 0, 4096).result, Err(IoError::Shutdown));
+    assert_eq!(client.call(NbdCommand::Trim, 0, 0, 4096).result, Err(IoError::Shutdown));
     assert_eq!(client.read(4096, 4096).unwrap(), block(1));
     assert!(server.status("v").halted);
     assert_eq!(server.runtime.ups().halt(false).len(), 1);
@@ -148,7 +148,7 @@ fn a_volume_with_a_failed_journal_relies_on_its_ups(engine: Engine) {
     let gate = Gate::new(Arc::clone(&disk) as _);
     // The superblocks and the first batch can be written, then all writes fail.
     let rule = ErrorRule { kinds: Kinds::WRITE, after: 8, ..ErrorRule::default() };
-    let journal = open(&server, Arc::new(Errors::new(memory(JOURNAL_BYTES), rule)));
+    let journal = open(&server, Arc::new(ErrorLayer::new(memory(JOURNAL_BYTES), rule)));
     let mut protected = volume("v", Arc::clone(&gate) as _, &journal);
     protected.config.protection = Protection::JournalUps;
     server.runtime.volumes().add(protected).unwrap();
@@ -207,7 +207,7 @@ fn writes_not_covered_by_the_ups_are_stable_when_acknowledged(engine: Engine) {
     assert!(has(&*disk, 1), "acknowledged from stable storage");
     client.write(8 * 4096, &block(8).repeat(64)).unwrap();
     assert!(has(&*disk, 8), "also for a payload that is received into the pool");
-    client.call(Command::WriteZeroes, 0, 4096, 4096).result.unwrap();
+    client.call(NbdCommand::WriteZeroes, 0, 4096, 4096).result.unwrap();
     assert!(!has(&*disk, 1), "also for zeroes");
     server.runtime.ups().set_limit(40 * 4096);
     for value in 100..200 {

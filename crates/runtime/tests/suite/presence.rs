@@ -7,7 +7,7 @@ use crate::journal::{
     JOURNAL_BYTES, MIB, OnRecord, add, block, journal_settings, memory, open, start,
 };
 use crate::server::{Server, read_backend};
-use forebay_backend::layers::{ErrorRule, Errors, Kinds};
+use forebay_backend::layers::{ErrorLayer, ErrorRule, Kinds};
 use forebay_backend::{Backend, Displaced, FileBackend, OpenOptions};
 use forebay_runtime::{
     Engine, Journal, JournalError, JournalId, JournalSettings, VaultPhase, VaultSettings,
@@ -182,7 +182,7 @@ fn a_failed_journal_is_formatted_again_once_the_disks_have_everything() {
     let first = start(Engine::Epoll);
     // The superblocks and some batches can be written, then all writes fail.
     let rule = ErrorRule { kinds: Kinds::WRITE, after: 8, ..ErrorRule::default() };
-    let journal = open(&first, Arc::new(Errors::new(Arc::clone(&device) as _, rule)));
+    let journal = open(&first, Arc::new(ErrorLayer::new(Arc::clone(&device) as _, rule)));
     add(&first, "v", Arc::clone(&disk) as _, &journal);
     let mut client = first.client("v");
     for value in 0..100 {

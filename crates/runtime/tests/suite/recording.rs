@@ -4,7 +4,7 @@ use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::server::Server;
 use forebay_backend::layers::Kinds;
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_runtime::{Engine, RecordError, Recorded, Recording, Served, Uncached};
 use forebay_types::Mode;
 
@@ -41,7 +41,7 @@ fn a_request_that_hangs_is_recorded_without_an_answer(engine: Engine) {
     let busy = server.runtime.record(&["disk".into()]);
     assert!(matches!(busy, Err(RecordError::Busy)));
     gate.close(Kinds::READ);
-    let hanging = client.send(Command::Read, 0, MIB, 4096, &[]);
+    let hanging = client.send(NbdCommand::Read, 0, MIB, 4096, &[]);
     wait_until("the read is at the disk", PATIENCE, || gate.held().len() == 1);
     assert_eq!(client.write(2 * MIB, &[1; 512]), Ok(()));
     let all = finish(&mut recording);

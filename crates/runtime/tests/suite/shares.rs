@@ -4,7 +4,7 @@ use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::server::Server;
 use forebay_backend::layers::Kinds;
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_runtime::{Engine, ShareError};
 use forebay_types::{Fault, Mode, WriteShare};
 
@@ -43,7 +43,7 @@ fn a_share_below_what_is_dirty_loses_nothing(engine: Engine) {
     assert!(memory().dirty_bytes >= half, "nothing is dropped");
     // A write to other lines waits for the destages that have begun.
     let (at, waits) = (blocks, || server.status("disk").engine.throttled_writes);
-    let write = client.send(Command::Write, 0, at * BLOCK, BLOCK, &block(at, 1));
+    let write = client.send(NbdCommand::Write, 0, at * BLOCK, BLOCK, &block(at, 1));
     wait_until("the write waits", PATIENCE, || waits() > 0);
     gate.open();
     assert_eq!(client.wait(write).result, Ok(()));

@@ -7,7 +7,7 @@ use crate::journal::{open, start, volume};
 use crate::server::{Server, in_mode, settings};
 use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_nbd::proto::command;
 use forebay_runtime::{
     Engine, RuntimeConfig, Served, SlowLog, SlowRequest, Timeouts, Uncached, VolumeSlow,
@@ -76,9 +76,9 @@ fn a_read_waits_for_its_own_io_and_for_those_of_others(engine: Engine) {
     let gate = add(&server, Mode::WriteThrough);
     let (mut client, mut other) = (server.client("disk"), server.client("disk"));
     gate.close(Kinds::READ);
-    let first = client.send(Command::Read, 0, MIB, 4096, &[]);
+    let first = client.send(NbdCommand::Read, 0, MIB, 4096, &[]);
     assert!(gate.wait_held(1, PATIENCE));
-    let second = other.send(Command::Read, 0, MIB + 512, 512, &[]);
+    let second = other.send(NbdCommand::Read, 0, MIB + 512, 512, &[]);
     wait_until("the other read waits for it", PATIENCE, || server.status("disk").engine.waits >= 2);
     release(&gate, &mut client, first);
     assert_eq!(other.wait(second).result, Ok(()));
@@ -111,13 +111,13 @@ fn a_flush_waits_for_destages_and_for_the_disk(engine: Engine) {
     let mut client = server.client("disk");
     assert_eq!(client.write(0, &[1; 4096]), Ok(()));
     gate.close(Kinds::WRITE);
-    let flush = client.send(Command::Flush, 0, 0, 0, &[]);
+    let flush = client.send(NbdCommand::Flush, 0, 0, 0, &[]);
     release(&gate, &mut client, flush);
     let slow = last(&server, "flush", None);
     assert!(waited(&slow, "destage") >= MS, "{slow:?}");
     assert_eq!(client.write(0, &[2; 4096]), Ok(()));
     gate.close(Kinds::FLUSH);
-    let flush = client.send(Command::Flush, 0, 0, 0, &[]);
+    let flush = client.send(NbdCommand::Flush, 0, 0, 0, &[]);
     release(&gate, &mut client, flush);
     let slow = last(&server, "flush", None);
     assert!(waited(&slow, "disk-flush") >= MS, "{slow:?}");
@@ -135,7 +135,7 @@ fn a_write_at_the_dirty_limit_waits_for_a_destage(engine: Engine) {
         at += 64 << 10;
     }
     server.runtime.write_share().set(Some(WriteShare::of_percent(15).unwrap()));
-    let write = client.send(Command::Write, 0, at, 4096, &[2; 4096]);
+    let write = client.send(NbdCommand::Write, 0, at, 4096, &[2; 4096]);
     let is_throttled = || server.status("disk").engine.throttled_writes > 0;
     wait_until("the write waits", PATIENCE, is_throttled);
     release(&gate, &mut client, write);
@@ -157,7 +157,7 @@ fn a_write_waits_for_the_journal(engine: Engine) {
     // The first write of a range may wait until the journal's samples of the disk are void.
     assert_eq!(client.write(4096, &[1; 4096]), Ok(()));
     gate.close(Kinds::WRITE);
-    let write = client.send(Command::Write, 0, 4096, 4096, &[2; 4096]);
+    let write = client.send(NbdCommand::Write, 0, 4096, 4096, &[2; 4096]);
     release(&gate, &mut client, write);
     let slow = last(&server, "write", Some(4096));
     assert!(waited(&slow, "journal") >= MS && slow.ios() == 0, "{slow:?}");
@@ -196,7 +196,7 @@ fn a_fast_request_is_not_recorded(engine: Engine) {
         let before = slow_of(&server).total;
         gate.close(Kinds::READ);
         let offset = if slow.is_some() { 0 } else { MIB };
-        let read = client.send(Command::Read, 0, offset, 4096, &[]);
+        let read = client.send(NbdCommand::Read, 0, offset, 4096, &[]);
         release(&gate, &mut client, read);
         assert!(client.read(offset, 4096).is_ok());
         assert_eq!(slow_of(&server).total, before);

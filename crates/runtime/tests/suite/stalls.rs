@@ -6,7 +6,7 @@ use crate::common::wait_until;
 use crate::server::{Server, settings};
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{Backend, Description, Io, MemoryBackend};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_runtime::{DiskStall, Engine, IoCause, RuntimeConfig, SlowLog, Timeouts};
 use forebay_types::{ByteRange, Mode};
 use std::io::{PipeReader, Write};
@@ -58,9 +58,10 @@ fn a_read_or_write_that_is_not_answered_stalls_its_volume_alone(engine: Engine) 
     let (gate, _) = server.add_gated("disk", 16 * MIB, Mode::WriteThrough);
     server.add_memory("other", MIB, Mode::WriteThrough);
     let mut client = server.client("disk");
-    for (command, kinds, offset, operation) in
-        [(Command::Read, Kinds::READ, 0, "read"), (Command::Write, Kinds::WRITE, MIB, "write")]
-    {
+    for (command, kinds, offset, operation) in [
+        (NbdCommand::Read, Kinds::READ, 0, "read"),
+        (NbdCommand::Write, Kinds::WRITE, MIB, "write"),
+    ] {
         gate.close(kinds);
         let payload = if operation == "write" { &[1; 4096][..] } else { &[] };
         let cookie = client.send(command, 0, offset, 4096, payload);
@@ -86,7 +87,7 @@ fn a_flush_that_is_not_answered_stalls_its_volume(engine: Engine) {
     let mut client = server.client("disk");
     assert_eq!(client.write(0, &[1; 4096]), Ok(()));
     gate.close(Kinds::FLUSH);
-    let cookie = client.send(Command::Flush, 0, 0, 0, &[]);
+    let cookie = client.send(NbdCommand::Flush, 0, 0, 0, &[]);
     assert_eq!(wait_for_stall(&server, "disk"), ("flush", IoCause::Demand, None));
     gate.open();
     assert_eq!(client.wait(cookie).result, Ok(()));
@@ -127,7 +128,7 @@ fn a_prefetch_that_is_not_answered_stalls_its_volume(engine: Engine) {
     gate.close(Kinds::READ);
     while gate.held().is_empty() {
         let offset = offsets.next().expect("the stream is read ahead of");
-        client.send(Command::Read, 0, offset, 65536, &[]);
+        client.send(NbdCommand::Read, 0, offset, 65536, &[]);
         wait_until("the request is begun", PATIENCE, || {
             let status = server.status("disk");
             status.requests.reads() > offset / 65536 || !gate.held().is_empty()
@@ -167,7 +168,7 @@ fn a_file_that_the_ring_cannot_read_stalls_its_volume() {
     let description = MemoryBackend::new(MIB).unwrap().description().clone();
     server.add("disk", Arc::new(Pipe { description, reader }), Mode::WriteThrough);
     let mut client = server.client("disk");
-    let cookie = client.send(Command::Read, 0, 0, 4096, &[]);
+    let cookie = client.send(NbdCommand::Read, 0, 0, 4096, &[]);
     let range = Some(ByteRange::new(0, 4096));
     assert_eq!(wait_for_stall(&server, "disk"), ("read", IoCause::Demand, range));
     writer.write_all(&[7; 4096]).unwrap();

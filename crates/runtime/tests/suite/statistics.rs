@@ -5,7 +5,7 @@ use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::server::Server;
 use forebay_backend::layers::Kinds;
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_runtime::{Engine, IoCause, LatencyClass, RequestCounters, Uncached};
 use forebay_types::{IoError, Mode};
 
@@ -68,9 +68,9 @@ fn each_read_that_is_no_hit_has_one_reason(engine: Engine) {
     assert!(client.read(4096, 8192).is_ok(), "a partial hit");
     assert!(client.read(4096, 8192).is_ok(), "a hit");
     gate.close(Kinds::READ);
-    let first = client.send(Command::Read, 0, MIB, 4096, &[]);
+    let first = client.send(NbdCommand::Read, 0, MIB, 4096, &[]);
     wait_until("the read is at the disk", PATIENCE, || gate.held().len() == 1);
-    let second = other.send(Command::Read, 0, MIB, 4096, &[]);
+    let second = other.send(NbdCommand::Read, 0, MIB, 4096, &[]);
     wait_until("the other read waits for it", PATIENCE, || server.status("disk").engine.waits >= 3);
     gate.open();
     assert_eq!((client.wait(first).result, other.wait(second).result), (Ok(()), Ok(())));
@@ -148,7 +148,7 @@ fn latencies_are_counted_once_for_each_request_and_io(engine: Engine) {
     }
     assert!(client.read(8 * MIB, 4096).is_ok());
     assert_eq!(client.flush(), Ok(()));
-    let trim = client.send(Command::Trim, 0, 0, 4096, &[]);
+    let trim = client.send(NbdCommand::Trim, 0, 0, 4096, &[]);
     assert_eq!(client.wait(trim).result, Ok(()));
     server.set_mode("disk", Mode::WriteThrough);
     assert_eq!(client.write(MIB, &[1; 4096]), Ok(()));
@@ -183,7 +183,7 @@ fn the_disk_is_busy_while_an_io_hangs(engine: Engine) {
     let mut client = server.client("disk");
     assert_eq!(server.status("disk").disk.in_flight, 0);
     gate.close(Kinds::READ);
-    let read = client.send(Command::Read, 0, MIB, 4096, &[]);
+    let read = client.send(NbdCommand::Read, 0, MIB, 4096, &[]);
     wait_until("the read is at the disk", PATIENCE, || gate.held().len() == 1);
     let begun = server.status("disk").disk;
     assert_eq!(begun.in_flight, 1);

@@ -8,9 +8,9 @@ use crate::common::wait_until;
 use crate::server::{Server, settings};
 use forebay_backend::MemoryBackend;
 use forebay_frontend_nbd::TlsSetup;
-use forebay_nbd::client::{Config, Failure, Handshake, Step};
+use forebay_nbd::client::{ClientHandshake, ClientStep, ExportConfig, OpenFailure};
 use forebay_nbd::proto::{self, command, option_reply as kind};
-use forebay_nbd::{Command, Tls};
+use forebay_nbd::{NbdCommand, Tls};
 use forebay_runtime::Engine;
 use forebay_types::{Mode, TlsUse};
 use rcgen::{CertificateParams, Issuer, KeyPair};
@@ -149,21 +149,21 @@ fn wrap(stream: UnixStream, config: &Arc<ClientConfig>) -> TlsStream {
 fn enter(
     stream: UnixStream,
     tls: &Arc<ClientConfig>,
-    options: &Config,
-) -> Result<Client<TlsStream>, Failure> {
+    options: &ExportConfig,
+) -> Result<Client<TlsStream>, OpenFailure> {
     let mut stream = stream;
-    let mut handshake = Handshake::new(Config { tls: true, ..options.clone() });
+    let mut handshake = ClientHandshake::new(ExportConfig { tls: true, ..options.clone() });
     let (mut input, mut out) = (Vec::new(), Vec::new());
     match advance(&mut stream, &mut handshake, &mut input, &mut out) {
-        Step::StartTls => {}
-        Step::Fail(failure) => return Err(failure),
+        ClientStep::StartTls => {}
+        ClientStep::Fail(failure) => return Err(failure),
         step => panic!("an unexpected step: {step:?}"),
     }
     let mut stream = wrap(stream, tls);
     handshake.tls_established(&mut out);
     match advance(&mut stream, &mut handshake, &mut input, &mut out) {
-        Step::Enter(opened) => Ok(Client::opened(stream, opened, input)),
-        Step::Fail(failure) => Err(failure),
+        ClientStep::Enter(opened) => Ok(Client::opened(stream, opened, input)),
+        ClientStep::Fail(failure) => Err(failure),
         step => panic!("an unexpected step: {step:?}"),
     }
 }
@@ -178,7 +178,7 @@ fn data_goes_through_both_versions_of_tls(engine: Engine) {
         assert_eq!(client.write(512, &data), Ok(()));
         assert_eq!(client.read(512, 32 * MIB), Ok(data.clone()));
         let cookies: Vec<u64> =
-            (0..64).map(|n| client.send(Command::Read, 0, n * 65536, 65536, &[])).collect();
+            (0..64).map(|n| client.send(NbdCommand::Read, 0, n * 65536, 65536, &[])).collect();
         for (n, cookie) in cookies.into_iter().enumerate().skip(1) {
             assert_eq!(client.wait(cookie).data, data[n * 65536 - 512..][..65536]);
         }
@@ -221,7 +221,7 @@ fn a_listener_without_tls_refuses_to_start_it(engine: Engine) {
     let authority = Authority::new();
     let (_server, socket) = tls_server(engine, Tls::Off, None, false);
     let refused = enter(connect(&socket), &authority.client(None), &config("disk")).err();
-    assert!(matches!(refused, Some(Failure::Refused { reply: kind::ERR_POLICY, .. })));
+    assert!(matches!(refused, Some(OpenFailure::Refused { reply: kind::ERR_POLICY, .. })));
 }
 
 /// Whether a client with this configuration completes the TLS handshake.
@@ -300,7 +300,7 @@ fn the_end_of_a_session_sends_close_notify(engine: Engine) {
         client.stream.read(&mut [0; 16]).map_err(|error| error.kind())
     };
     let mut client = enter(connect(&socket), &tls, &config("disk")).unwrap();
-    client.send(Command::Disconnect, 0, 0, 0, &[]);
+    client.send(NbdCommand::Disconnect, 0, 0, 0, &[]);
     assert_eq!(ends_well(client), Ok(0), "after a disconnect");
     let client = enter(connect(&socket), &tls, &config("disk")).unwrap();
     server.runtime.stop(|_| {}).unwrap();
@@ -367,7 +367,7 @@ fn a_tls_client_that_never_reads_does_not_delay_other_clients(engine: Engine) {
     deaf.stream.sock.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let mut bytes = Vec::new();
     for n in 0..1000 {
-        deaf.put(Command::Read, 0, n % 79 * MIB, MIB, &mut bytes);
+        deaf.put(NbdCommand::Read, 0, n % 79 * MIB, MIB, &mut bytes);
     }
     let _ = deaf.stream.write_all(&bytes);
     let mut client = enter(connect(&socket), &tls, &config("disk")).unwrap();

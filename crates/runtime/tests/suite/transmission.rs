@@ -9,8 +9,8 @@ use crate::common::wait_until;
 use crate::server::{Server, in_mode, read_backend, settings};
 use forebay_backend::MemoryBackend;
 use forebay_backend::layers::Kinds;
-use forebay_nbd::Command;
-use forebay_nbd::client::Config;
+use forebay_nbd::NbdCommand;
+use forebay_nbd::client::ExportConfig;
 use forebay_nbd::proto::{self, command, command_flag};
 use forebay_runtime::Engine;
 use forebay_types::{IoError, IoResult, Mode, VolumeConfig};
@@ -40,30 +40,30 @@ fn invalid_requests_get_their_errors_and_keep_the_stream_in_sync(engine: Engine)
     let server = Server::start(engine);
     server.add_memory("disk", 80 * MIB, Mode::WriteThrough);
     for extended in [false, true] {
-        let options = Config { extended, ..config("disk") };
+        let options = ExportConfig { extended, ..config("disk") };
         let mut client = Client::enter(connect(&server.socket), &options).unwrap();
         let size = client.opened.size_bytes;
         let largest = 32 * MIB;
-        let wrong: [(Command, u16, u64, u64, IoError); 16] = [
-            (Command::Read, 0, 1, 512, IoError::Invalid),
-            (Command::Read, 0, 0, 513, IoError::Invalid),
-            (Command::Read, 0, size, 512, IoError::Invalid),
-            (Command::Read, 0, u64::MAX - 511, 512, IoError::Invalid),
-            (Command::Read, 0, 0, largest + 512, IoError::Overflow),
-            (Command::Read, command_flag::NO_HOLE, 0, 512, IoError::Invalid),
-            (Command::Read, 1 << 9, 0, 512, IoError::Invalid),
-            (Command::Write, 0, 1, 512, IoError::Invalid),
-            (Command::Write, 0, size - 512, 1024, IoError::NoSpace),
-            (Command::Write, 0, 0, largest + 512, IoError::Invalid),
-            (Command::Write, command_flag::DF, 0, 512, IoError::Invalid),
-            (Command::WriteZeroes, 0, size, 512, IoError::NoSpace),
-            (Command::Trim, 0, size - 512, 1024, IoError::Invalid),
-            (Command::Trim, 0, 3, 512, IoError::Invalid),
-            (Command::Flush, 0, 512, 512, IoError::Invalid),
-            (Command::BlockStatus, 0, size, 512, IoError::Invalid),
+        let wrong: [(NbdCommand, u16, u64, u64, IoError); 16] = [
+            (NbdCommand::Read, 0, 1, 512, IoError::Invalid),
+            (NbdCommand::Read, 0, 0, 513, IoError::Invalid),
+            (NbdCommand::Read, 0, size, 512, IoError::Invalid),
+            (NbdCommand::Read, 0, u64::MAX - 511, 512, IoError::Invalid),
+            (NbdCommand::Read, 0, 0, largest + 512, IoError::Overflow),
+            (NbdCommand::Read, command_flag::NO_HOLE, 0, 512, IoError::Invalid),
+            (NbdCommand::Read, 1 << 9, 0, 512, IoError::Invalid),
+            (NbdCommand::Write, 0, 1, 512, IoError::Invalid),
+            (NbdCommand::Write, 0, size - 512, 1024, IoError::NoSpace),
+            (NbdCommand::Write, 0, 0, largest + 512, IoError::Invalid),
+            (NbdCommand::Write, command_flag::DF, 0, 512, IoError::Invalid),
+            (NbdCommand::WriteZeroes, 0, size, 512, IoError::NoSpace),
+            (NbdCommand::Trim, 0, size - 512, 1024, IoError::Invalid),
+            (NbdCommand::Trim, 0, 3, 512, IoError::Invalid),
+            (NbdCommand::Flush, 0, 512, 512, IoError::Invalid),
+            (NbdCommand::BlockStatus, 0, size, 512, IoError::Invalid),
         ];
         for (command, flags, offset, len, error) in wrong {
-            let data = if command == Command::Write { vec![1; len as usize] } else { vec![] };
+            let data = if command == NbdCommand::Write { vec![1; len as usize] } else { vec![] };
             let cookie = client.send(command, flags, offset, len, &data);
             let answer = client.wait(cookie);
             assert_eq!(answer.result, Err(error), "{command:?} {flags} {offset}+{len}");
@@ -118,8 +118,8 @@ fn a_read_only_export_refuses_every_write(engine: Engine) {
     server.runtime.volumes().add(volume).unwrap();
     let refused = |client: &mut Client| -> Vec<IoResult> {
         let write = client.write(0, &[1; 4096]);
-        let zero = client.call(Command::WriteZeroes, 0, 0, 4096).result;
-        vec![write, zero, client.call(Command::Trim, 0, 0, 4096).result]
+        let zero = client.call(NbdCommand::WriteZeroes, 0, 0, 4096).result;
+        vec![write, zero, client.call(NbdCommand::Trim, 0, 0, 4096).result]
     };
     let mut client = server.client("disk");
     assert!(client.opened.is_read_only());
@@ -158,9 +158,9 @@ fn block_status_reports_allocation(engine: Engine) {
     assert_eq!(client.flush(), Ok(()));
     let said = client.block_status(0, 4 * MIB).unwrap();
     assert_eq!(said, [hole(MIB), data(65536), hole(3 * MIB - 65536)]);
-    let one = client.call(Command::BlockStatus, command_flag::REQ_ONE, 0, 4 * MIB);
+    let one = client.call(NbdCommand::BlockStatus, command_flag::REQ_ONE, 0, 4 * MIB);
     assert_eq!(one.extents, [hole(MIB)]);
-    assert_eq!(client.call(Command::WriteZeroes, 0, MIB, MIB).result, Ok(()));
+    assert_eq!(client.call(NbdCommand::WriteZeroes, 0, MIB, MIB).result, Ok(()));
     assert_eq!(client.read(MIB, 65536), Ok(vec![0; 65536]));
     let total: u64 = client.block_status(0, 4 * MIB).unwrap().iter().map(|e| e.len).sum();
     assert_eq!(total, 4 * MIB);
@@ -169,12 +169,12 @@ fn block_status_reports_allocation(engine: Engine) {
 fn extended_headers_carry_everything(engine: Engine) {
     let server = Server::start(engine);
     let disk = server.add_memory("disk", 8 * MIB, Mode::WriteBack);
-    let options = Config { extended: true, ..config("disk") };
+    let options = ExportConfig { extended: true, ..config("disk") };
     let mut client = Client::enter(connect(&server.socket), &options).unwrap();
     assert!(client.opened.extended);
     assert_eq!(client.write(512, &[7; 70_144]), Ok(()));
     assert_eq!(client.read(1024, 4096), Ok(vec![7; 4096]));
-    assert_eq!(client.call(Command::WriteZeroes, 0, 0, 1024).result, Ok(()));
+    assert_eq!(client.call(NbdCommand::WriteZeroes, 0, 0, 1024).result, Ok(()));
     assert_eq!(client.flush(), Ok(()));
     assert_eq!(read_backend(&*disk, 512, 1024)[..512], [0; 512]);
     assert_eq!(
@@ -190,10 +190,10 @@ fn a_disconnect_waits_for_requests_in_flight(engine: Engine) {
     let mut client = server.client("disk");
     gate.close(Kinds::ALL);
     let cookies: Vec<u64> = (0..8u8)
-        .map(|n| client.send(Command::Write, 0, u64::from(n) * 65536, 4096, &[n + 1; 4096]))
+        .map(|n| client.send(NbdCommand::Write, 0, u64::from(n) * 65536, 4096, &[n + 1; 4096]))
         .collect();
-    let read = client.send(Command::Read, 0, 32768, 4096, &[]);
-    client.send(Command::Disconnect, 0, 0, 0, &[]);
+    let read = client.send(NbdCommand::Read, 0, 32768, 4096, &[]);
+    client.send(NbdCommand::Disconnect, 0, 0, 0, &[]);
     assert!(gate.wait_held(2, PATIENCE));
     gate.open();
     // C-03: all requests are carried out; this server also answers them.
@@ -230,7 +230,7 @@ fn long_payloads_cut_anywhere_arrive_whole_between_short_requests(engine: Engine
     let mut random = Random::new(5);
     let mut expected = vec![0; 16 << 20];
     for extended in [false, true] {
-        let options = Config { extended, ..config("disk") };
+        let options = ExportConfig { extended, ..config("disk") };
         let mut client = Client::enter(connect(&server.socket), &options).unwrap();
         let flags = if extended { command_flag::PAYLOAD_LEN } else { 0 };
         for _ in 0..20 {
@@ -241,11 +241,11 @@ fn long_payloads_cut_anywhere_arrive_whole_between_short_requests(engine: Engine
                 // Each in its own part of the disk, as overlapping writes have no order.
                 let offset = (part * 5400 + random.below(5400 - sectors)) * 512;
                 let payload = random.bytes(len as usize);
-                cookies.push(client.put(Command::Write, flags, offset, len, &mut bytes));
+                cookies.push(client.put(NbdCommand::Write, flags, offset, len, &mut bytes));
                 bytes.extend_from_slice(&payload);
                 expected[offset as usize..][..len as usize].copy_from_slice(&payload);
                 if random.one_in(3) {
-                    cookies.push(client.put(Command::Read, 0, offset, 512, &mut bytes));
+                    cookies.push(client.put(NbdCommand::Read, 0, offset, 512, &mut bytes));
                 }
             }
             let mut rest = &bytes[..];

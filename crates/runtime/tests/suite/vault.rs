@@ -9,7 +9,7 @@ use crate::journal::{
     MIB, block, check, check_disk, copy, journal_settings, memory, start, write_some,
 };
 use crate::server::{Server, in_mode, read_backend, settings, while_held};
-use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
+use forebay_backend::layers::{ErrorLayer, ErrorRule, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_runtime::{
     Engine, ShareError, Vault, VaultError, VaultPhase, VaultSettings, VolumeError, VolumeSettings,
@@ -419,7 +419,7 @@ fn load_only_to_the_same_disk() {
     let mut client = first.client("v");
     let early: Vec<u64> = (0..4096).step_by(3).map(|line| line * 4096).collect();
     early.iter().for_each(|&offset| client.write(offset, &block(offset + 7)).unwrap());
-    client.call(forebay_nbd::Command::Trim, 0, 1 << 20, 256 << 10).result.unwrap();
+    client.call(forebay_nbd::NbdCommand::Trim, 0, 1 << 20, 256 << 10).result.unwrap();
     drop(client);
     first.runtime.ups().set_limit(64 * MIB);
     first.runtime.volumes().flush("v", |_| ()).unwrap();
@@ -636,7 +636,7 @@ fn wait_until_measured(vault: &Vault) {
 #[test]
 fn a_vault_that_fails_or_hangs_is_not_relied_on_until_it_recovers() {
     let server = start(Engine::Auto);
-    let errors = Arc::new(Errors::new(memory(VAULT_BYTES), ErrorRule::default()));
+    let errors = Arc::new(ErrorLayer::new(memory(VAULT_BYTES), ErrorRule::default()));
     errors.set_enabled(false);
     let gate = Gate::new(Arc::clone(&errors) as _);
     let vault = open(&server, Arc::clone(&gate) as _);

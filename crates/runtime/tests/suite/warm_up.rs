@@ -3,9 +3,9 @@
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::server::{Server, in_mode};
-use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
+use forebay_backend::layers::{ErrorLayer, ErrorRule, Gate, Kinds};
 use forebay_backend::{Backend, MemoryBackend};
-use forebay_nbd::Command;
+use forebay_nbd::NbdCommand;
 use forebay_runtime::{Engine, WarmLists, WarmUpState, WarmUpStatus};
 use forebay_types::{ByteRange, IoError, Mode, VolumeConfig};
 use std::collections::HashMap;
@@ -172,10 +172,10 @@ fn a_warm_up_passes_over_lines_that_clients_use(engine: Engine) {
     wait_for_held(&gate);
     // Of the first lines, the warm-up reads one, and clients read and write others.
     let mut client = server.client("disk");
-    let read = client.send(Command::Read, 0, 0, 8 * LINE, &[]);
+    let read = client.send(NbdCommand::Read, 0, 0, 8 * LINE, &[]);
     let last = SIZE - 4 * LINE;
     assert_eq!(client.write(last, &[7; 4 * LINE as usize]), Ok(()));
-    let first = client.send(Command::Write, 0, 0, 512, &[9; 512]);
+    let first = client.send(NbdCommand::Write, 0, 0, 512, &[9; 512]);
     gate.open();
     assert_eq!(client.wait(read).result, Ok(()));
     assert_eq!(client.wait(first).result, Ok(()));
@@ -203,7 +203,7 @@ fn a_disk_that_fails_ends_the_warm_up_and_no_request(engine: Engine) {
         error: IoError::Io,
         seed: 0,
     };
-    server.add("disk", Arc::new(Errors::new(disk, rule)), Mode::WriteThrough);
+    server.add("disk", Arc::new(ErrorLayer::new(disk, rule)), Mode::WriteThrough);
     wait_for(&server, WarmUpState::Failing);
     let mut client = server.client("disk");
     assert!(client.read(0, LINE).is_err());

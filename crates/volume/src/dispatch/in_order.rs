@@ -2,7 +2,7 @@
 
 use super::{Dispatcher, FlushStage, PartName, PartStep, Payload};
 use crate::host::Host;
-use crate::order::{AfterEpochs, Order};
+use crate::order::{AfterEpochs, EpochOrder};
 use crate::{JobId, Request, RequestKind, Wait};
 use forebay_engine::{Answer, Outcome, PartId};
 use forebay_types::{ByteRange, IoError, VolumeId};
@@ -39,7 +39,7 @@ impl<H: Host> Dispatcher<H> {
     /// the part waits for it. The run is not delayed by rate limits if the part is urgent.
     fn wait_in_order(
         &mut self,
-        (volume, order): (VolumeId, &Order),
+        (volume, order): (VolumeId, &EpochOrder),
         epoch: u64,
         part: PartId,
         then: AfterEpochs,
@@ -53,7 +53,7 @@ impl<H: Host> Dispatcher<H> {
     }
 
     /// Destages everything dirty, and ends the job's one pending "part".
-    pub(super) fn flush_in_order(&mut self, host: &mut H, id: JobId, order: &Order) {
+    pub(super) fn flush_in_order(&mut self, host: &mut H, id: JobId, order: &EpochOrder) {
         let losses = self.losses(host, id);
         let job = self.jobs.get_mut(id);
         job.losses = losses;
@@ -93,7 +93,7 @@ impl<H: Host> Dispatcher<H> {
     }
 
     /// Ends a part once everything that is dirty now is on the disk's stable storage.
-    pub(super) fn answer_in_order(&mut self, host: &mut H, name: PartName, order: &Order) {
+    pub(super) fn answer_in_order(&mut self, host: &mut H, name: PartName, order: &EpochOrder) {
         let Request { volume, kind, .. } = self.jobs.get_mut(name.job).request;
         let is_urgent = kind != RequestKind::Checkpoint { urgent: false };
         let (part, then) = (name.pack(), AfterEpochs::Answer);
@@ -164,7 +164,7 @@ impl<H: Host> Dispatcher<H> {
     /// No shard tracks the epochs of erases and write-throughs, but those that precede an epoch
     /// were answered before it began. So they are on stable storage if the epoch began before the
     /// last flush of the disk. `horizon` is the epoch that was open when that flush began.
-    fn next_epoch(&mut self, host: &mut H, id: JobId, order: &Order) -> RunNext {
+    fn next_epoch(&mut self, host: &mut H, id: JobId, order: &EpochOrder) -> RunNext {
         let job = self.jobs.get_mut(id);
         let (volume, is_first, horizon) = (job.request.volume, job.epoch == 0, job.horizon);
         let (current, now_ms) = (order.epoch(), host.now_ms());

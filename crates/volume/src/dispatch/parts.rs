@@ -3,10 +3,10 @@
 use super::{Dispatcher, PartName, PartState};
 use crate::erase::erase_kind;
 use crate::host::{Admission, Host};
-use crate::{JobId, Request, RequestKind, Trail, Wait};
+use crate::{JobId, Request, RequestKind, Wait, WaitBreakdown};
 use forebay_engine::{
-    Attempt, EraseOutcome, IoCause, LineHits, Outbox, Part, ReadOutcome, Record, Segment, Slot,
-    WaitsFor, WriteOutcome, WriteTerms,
+    Attempt, EraseOutcome, IoCause, JournalRecording, LineHits, Outbox, Part, ReadOutcome, Segment,
+    Slot, WaitsFor, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoResult, LINE_BYTES};
 
@@ -34,9 +34,9 @@ impl PartStep {
         }
     }
 
-    /// Adds what the part waits for after this step to its trail, and the I/Os that the step has
-    /// left in the outbox.
-    pub(super) fn record(&self, trail: &mut Trail, out: &Outbox, now_us: u64) {
+    /// Adds what the part waits for after this step to its breakdown, and the I/Os that the step
+    /// has left in the outbox.
+    pub(super) fn record(&self, trail: &mut WaitBreakdown, out: &Outbox, now_us: u64) {
         trail.add_ios(out.ios.iter().filter(|io| io.cause == IoCause::Demand).count());
         let wait = match self {
             Self::Done(_) => return trail.end(now_us),
@@ -178,9 +178,9 @@ impl<H: Host> Dispatcher<H> {
         let through = admission == Admission::Through;
         // Recorded under the shard's lock, so that records of overlapping writes are in order.
         let record = match admission {
-            Admission::Logged { is_awaited: true } => Record::Answers,
-            Admission::Logged { is_awaited: false } => Record::Answered,
-            _ => Record::No,
+            Admission::Logged { is_awaited: true } => JournalRecording::Answers,
+            Admission::Logged { is_awaited: false } => JournalRecording::Answered,
+            _ => JournalRecording::No,
         };
         let terms = WriteTerms { fua, through, epoch, now_ms: host.now_ms(), record };
         self.out.turn = host.batch();

@@ -7,7 +7,7 @@ use crate::Wait;
 use crate::host::Host;
 use crate::merge::READ_BYTES_MAX;
 use crate::split::split_at;
-use crate::{Plan, Request, shard_of};
+use crate::{PrefetchPlan, Request, shard_of};
 use forebay_engine::{Attempt, LineHits, Part, PreloadKind, PreloadOutcome, Uncached};
 use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
 
@@ -71,7 +71,12 @@ impl<H: Host> Dispatcher<H> {
         }
     }
 
-    pub(super) fn read_ahead(&mut self, host: &mut H, volume: VolumeId, plan: Option<Plan>) {
+    pub(super) fn read_ahead(
+        &mut self,
+        host: &mut H,
+        volume: VolumeId,
+        plan: Option<PrefetchPlan>,
+    ) {
         if let Some(plan) = plan {
             let stripes = host.stripes(volume);
             let pieces = plan.ranges().flat_map(|range| stripes.split(range));

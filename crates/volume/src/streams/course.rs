@@ -1,6 +1,6 @@
 //! The order in which a stream reads a volume.
 
-use super::Plan;
+use super::PrefetchPlan;
 use forebay_types::{ByteRange, LINE_BYTES};
 
 /// The maximum number of ranges in one window of a stream that leaves gaps.
@@ -80,8 +80,9 @@ impl Course {
 
     /// The window between two positions, which are multiples of the unit; `end` may also be the end
     /// of the volume.
-    pub(super) fn plan(self, start: u64, end: u64, read_bytes: u64) -> Plan {
-        let one = |first: ByteRange, mark| Plan { first, step: 0, count: 1, mark, read_bytes };
+    pub(super) fn plan(self, start: u64, end: u64, read_bytes: u64) -> PrefetchPlan {
+        let one =
+            |first: ByteRange, mark| PrefetchPlan { first, step: 0, count: 1, mark, read_bytes };
         match self {
             Self::Forward => one(ByteRange::new(start, end - start), start / LINE_BYTES),
             Self::Backward { from } => {
@@ -92,7 +93,7 @@ impl Course {
                 let index = (start / len).cast_signed();
                 let first = ByteRange::new(first.wrapping_add_signed(index * step), len);
                 let count = ((end - start) / len) as u32;
-                Plan { first, step, count, mark: first.offset / LINE_BYTES, read_bytes }
+                PrefetchPlan { first, step, count, mark: first.offset / LINE_BYTES, read_bytes }
             }
         }
     }

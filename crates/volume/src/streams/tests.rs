@@ -72,7 +72,7 @@ impl Cache {
         }
     }
 
-    fn fetch(&mut self, plan: Option<Plan>) {
+    fn fetch(&mut self, plan: Option<PrefetchPlan>) {
         let Some(plan) = plan else { return };
         assert!(plan.count > 0);
         for range in plan.ranges() {

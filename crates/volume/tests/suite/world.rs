@@ -16,8 +16,8 @@ use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
 };
 use forebay_volume::{
-    Admission, Barrier, Dispatcher, Host, JobId, Mergeable, Order, Payload, Reply, Request,
-    RequestKind, Streams, Trail, merge, staged_pieces,
+    Admission, Barrier, Dispatcher, EpochOrder, Host, JobId, Mergeable, Payload, Reply, Request,
+    RequestKind, Streams, WaitBreakdown, merge, staged_pieces,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -115,7 +115,7 @@ pub(crate) struct World {
     /// The needs that the dispatchers reported: a range, and a number of lines.
     pub needs: Vec<(ByteRange, u32)>,
     /// Set if the volume is ordered.
-    order: Option<Arc<Order>>,
+    order: Option<Arc<EpochOrder>>,
     /// Set if the volume has a journal: its answer to each barrier.
     pub barrier: Option<Barrier>,
     /// The parts that wait for the journal.
@@ -125,7 +125,7 @@ pub(crate) struct World {
     pub answered: usize,
     pub failed: usize,
     /// What the answered requests waited for, of those that waited.
-    pub trails: Vec<Trail>,
+    pub trails: Vec<WaitBreakdown>,
     /// The possible values of each sector: those of the writes that no later write is known to have
     /// replaced.
     sectors: Vec<Vec<Version>>,
@@ -299,7 +299,7 @@ impl Host for World {
         INTERNAL
     }
 
-    fn order(&mut self, _: VolumeId) -> Option<Arc<Order>> {
+    fn order(&mut self, _: VolumeId) -> Option<Arc<EpochOrder>> {
         self.order.clone()
     }
 
@@ -311,7 +311,7 @@ impl Host for World {
         self.now_ms
     }
 
-    fn wants_trail(&mut self, _: VolumeId, begun_us: u64) -> bool {
+    fn should_trace(&mut self, _: VolumeId, begun_us: u64) -> bool {
         assert!(begun_us <= self.now_us());
         true
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::layers::{Gate, Kinds};
-use crate::{Blocking, Completion, MemoryBackend, OpenOptions, Wait, conformance};
+use crate::{Blocking, IoToken, IoWait, MemoryBackend, OpenOptions, conformance};
 use forebay_types::{Fault, Few};
 use std::time::Duration;
 
@@ -111,9 +111,9 @@ fn a_flush_waits_for_its_writes_and_fails_with_them() {
     let layer = over(&below, Volatility::default());
     Blocking::new(&layer).write(0, &[1; 512], false).unwrap();
     gate.close(Kinds::ALL);
-    let wait = Wait::new(2);
+    let wait = IoWait::new(2);
     let flush = |tag| {
-        let done = Completion::new(wait.clone(), tag);
+        let done = IoToken::new(wait.clone(), tag);
         layer.submit(Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Few::new(), done });
     };
     flush(0);
@@ -138,8 +138,8 @@ fn an_overwrite_of_a_block_in_flight_stays_cached() {
     let layer = over(&below, Volatility::default());
     Blocking::new(&layer).write(0, &[1; 512], false).unwrap();
     gate.close(Kinds::ALL);
-    let wait = Wait::new(1);
-    let done = Completion::new(wait.clone(), 0);
+    let wait = IoWait::new(1);
+    let done = IoToken::new(wait.clone(), 0);
     layer.submit(Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Few::new(), done });
     assert!(gate.wait_held(1, Duration::from_secs(300)));
     Blocking::new(&layer).write(0, &[2; 512], false).unwrap();

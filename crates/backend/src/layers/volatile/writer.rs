@@ -2,7 +2,7 @@
 
 use super::cache::{BlockCache, BlockRun};
 use crate::sync::lock;
-use crate::{Backend, Buffer, Completion, Io, IoKind, Wait};
+use crate::{Backend, Buffer, Io, IoKind, IoToken, IoWait};
 use forebay_types::{ByteRange, Few, IoResult};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -12,11 +12,11 @@ const RUNS_AT_ONCE: usize = 32;
 /// A job of the thread.
 pub(super) enum WriterJob {
     /// Make everything durable.
-    Flush(Completion),
+    Flush(IoToken),
     /// Make a range durable.
-    Stable(ByteRange, Completion),
+    Stable(ByteRange, IoToken),
     /// Write everything below, to empty the cache.
-    WriteBack(Completion),
+    WriteBack(IoToken),
     /// Pass on a discard or zeroes, and drop blocks of the range written up to a version.
     Pass(Io, u64),
 }
@@ -109,8 +109,8 @@ impl WriterShared {
 
     /// Executes an I/O without buffers below, and waits for it.
     fn call(&self, kind: IoKind, offset: u64, len: u64) -> IoResult {
-        let wait = Wait::new(1);
-        let done = Completion::new(wait.clone(), 0);
+        let wait = IoWait::new(1);
+        let done = IoToken::new(wait.clone(), 0);
         self.inner.submit(Io { kind, offset, len, buffers: Few::new(), done });
         wait.all()[0]
     }
@@ -127,13 +127,13 @@ impl WriterShared {
     /// Writes runs below, some at a time. Returns the first error.
     fn write(&self, runs: &[BlockRun], fua: bool) -> IoResult {
         for runs in runs.chunks(RUNS_AT_ONCE) {
-            let wait = Wait::new(runs.len());
+            let wait = IoWait::new(runs.len());
             for (tag, run) in runs.iter().enumerate() {
                 let len = run.bytes.len();
                 // SAFETY: `runs` is borrowed until `all` returns, which is after the last answer,
                 // and a write does not store into its buffers.
                 let buffer = unsafe { Buffer::new(run.bytes.as_ptr().cast_mut(), len) };
-                let done = Completion::new(wait.clone(), tag as u64);
+                let done = IoToken::new(wait.clone(), tag as u64);
                 let (kind, offset, len) = (IoKind::Write { fua }, run.offset, len as u64);
                 self.inner.submit(Io { kind, offset, len, buffers: Few::from_buf([buffer]), done });
             }

@@ -3,8 +3,8 @@
 use super::super::connect::ConnectedExport;
 use super::super::link::{LinkWork, NbdLink, ServerConn};
 use super::super::socket::NbdSocket;
-use crate::{Completion, Io, IoKind, Wait};
-use forebay_nbd::client::Opened;
+use crate::{Io, IoKind, IoToken, IoWait};
+use forebay_nbd::client::OpenExport;
 use forebay_nbd::proto;
 use forebay_types::{Few, IoError};
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ const FUA_WRITE: IoKind = IoKind::Write { fua: true };
 
 fn connection(flags: u16) -> ServerConn {
     let (stream, _) = UnixStream::pair().unwrap();
-    let opened = Opened {
+    let opened = OpenExport {
         size_bytes: 1 << 20,
         flags,
         structured: false,
@@ -37,9 +37,9 @@ fn link(flags: u16) -> NbdLink {
 }
 
 /// Submits an I/O of zero bytes; only the kind matters here.
-fn submit(link: &mut NbdLink, kind: IoKind) -> Arc<Wait> {
-    let wait = Wait::new(1);
-    let done = Completion::new(wait.clone(), 0);
+fn submit(link: &mut NbdLink, kind: IoKind) -> Arc<IoWait> {
+    let wait = IoWait::new(1);
+    let done = IoToken::new(wait.clone(), 0);
     link.submit(LinkWork::Io(Io { kind, offset: 0, len: 0, buffers: Few::new(), done })).deliver();
     wait
 }

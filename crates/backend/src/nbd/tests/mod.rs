@@ -5,7 +5,7 @@ mod link;
 mod server;
 
 use super::*;
-use crate::{Blocking, Completion, Wait, conformance};
+use crate::{Blocking, IoToken, IoWait, conformance};
 use forebay_types::{Fault, Few, IoError, IoResult};
 use server::{ALL_FLAGS, Act, DISCONNECT, FLUSH, READ, Server, WRITE};
 use std::process::{Child, Command};
@@ -24,16 +24,16 @@ fn open(server: &Server) -> NbdBackend {
 }
 
 /// Starts a write of zeroes. Returns its waiter.
-fn start_write(backend: &dyn Backend, offset: u64) -> Arc<Wait> {
-    let wait = Wait::new(1);
-    let done = Completion::new(wait.clone(), 0);
+fn start_write(backend: &dyn Backend, offset: u64) -> Arc<IoWait> {
+    let wait = IoWait::new(1);
+    let done = IoToken::new(wait.clone(), 0);
     let io =
         Io { kind: IoKind::Zero { unmap: true }, offset, len: 4096, buffers: Few::new(), done };
     backend.submit(io);
     wait
 }
 
-fn answer(wait: &Wait) -> IoResult {
+fn answer(wait: &IoWait) -> IoResult {
     wait.all()[0]
 }
 
@@ -73,7 +73,7 @@ fn a_server_with_few_capabilities_passes_the_suite() {
 
 #[test]
 fn the_preferred_block_size_and_the_rotational_flag_are_used() {
-    let opened = |flags, block_preferred| Opened {
+    let opened = |flags, block_preferred| OpenExport {
         size_bytes: 1 << 20,
         flags,
         structured: true,

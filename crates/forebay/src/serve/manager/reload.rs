@@ -10,7 +10,7 @@ use super::remove::remove;
 use crate::report::{problem as problem_of, sentence, sentence_of};
 use crate::serve::{check, dashboard, tls};
 use forebay_api::{ErrorKind, Problem};
-use forebay_config::Change;
+use forebay_config::ConfigChange;
 use forebay_control::{Manager, ProgressFn};
 
 /// Volumes named in a message.
@@ -41,7 +41,7 @@ impl Daemon {
         if !removes {
             check_removals(&changes, &served).map_err(logged)?;
         }
-        let mut failed: Vec<(Change, Problem)> = Vec::new();
+        let mut failed: Vec<(ConfigChange, Problem)> = Vec::new();
         for change in changes {
             let has_failed =
                 |volume| failed.iter().any(|(failed, _)| failed.volume() == Some(volume));
@@ -75,21 +75,21 @@ impl Daemon {
         if problems.is_empty() { Ok(()) } else { Err(problems.swap_remove(0)) }
     }
 
-    fn apply(&self, change: &Change) -> Result<(), Problem> {
+    fn apply(&self, change: &ConfigChange) -> Result<(), Problem> {
         let quiet: ProgressFn<'_> = &|_| {};
         match change {
-            Change::VolumeRemoved { name } => remove(self, name, true, quiet),
-            Change::VolumeReplaced { new } => {
+            ConfigChange::VolumeRemoved { name } => remove(self, name, true, quiet),
+            ConfigChange::VolumeReplaced { new } => {
                 // A mistyped path must not end the service of the volume.
                 check::try_disk(new)?;
                 remove(self, &new.name, true, quiet)
             }
-            Change::VolumeChanged { name, change } => {
+            ConfigChange::VolumeChanged { name, change } => {
                 let _claim = self.claims.volume(name)?;
                 self.change_claimed(name, change)
             }
-            Change::VolumeAdded { new } => add(self, new.clone()),
-            Change::Server { change } => {
+            ConfigChange::VolumeAdded { new } => add(self, new.clone()),
+            ConfigChange::Server { change } => {
                 self.ratio.configure(change, || match change.has_memory() {
                     true => self.sizing.configure(change),
                     false => Ok(()),
@@ -97,11 +97,11 @@ impl Daemon {
                 self.background.set(change.background);
                 Ok(())
             }
-            Change::Log { new } => {
+            ConfigChange::Log { new } => {
                 crate::logging::set_level(*new);
                 Ok(())
             }
-            Change::NeedsRestart { .. } => Ok(()),
+            ConfigChange::NeedsRestart { .. } => Ok(()),
         }
     }
 }
@@ -113,9 +113,9 @@ fn logged(problem: Problem) -> Problem {
 }
 
 /// Refuses the removal of more than half of the served volumes.
-fn check_removals(changes: &[Change], served: &[String]) -> Result<(), Problem> {
-    let is_removal = |change: &&Change| matches!(change, Change::VolumeRemoved { .. });
-    let removed = changes.iter().filter(is_removal).filter_map(Change::volume);
+fn check_removals(changes: &[ConfigChange], served: &[String]) -> Result<(), Problem> {
+    let is_removal = |change: &&ConfigChange| matches!(change, ConfigChange::VolumeRemoved { .. });
+    let removed = changes.iter().filter(is_removal).filter_map(ConfigChange::volume);
     let removed: Vec<&str> =
         removed.filter(|name| served.iter().any(|served| served == name)).collect();
     if removed.len() * 2 <= served.len() {
@@ -143,7 +143,8 @@ mod tests {
     fn the_removal_of_more_than_half_of_the_volumes_has_to_be_confirmed() {
         let names = |count: usize| (0..count).map(|n| format!("v{n}")).collect::<Vec<_>>();
         let check = |removed: usize, served: usize| {
-            let removals = names(removed).into_iter().map(|name| Change::VolumeRemoved { name });
+            let removals =
+                names(removed).into_iter().map(|name| ConfigChange::VolumeRemoved { name });
             check_removals(&removals.collect::<Vec<_>>(), &names(served))
         };
         for (removed, served, is_admitted) in

@@ -61,18 +61,18 @@ fn monitor_with(vault: &Arc<BrokenVault>) -> MonitorThread {
 }
 
 /// A decision that does, or does not, order a dump.
-fn decision(monitor: &mut MonitorThread, dump_now: bool) -> Decision {
+fn decision(monitor: &mut MonitorThread, dump_now: bool) -> PowerDecision {
     let decision = monitor.controller.decide(now_ms(), &Exposure::default());
-    Decision { dump_now, ..decision }
+    PowerDecision { dump_now, ..decision }
 }
 
-fn advance(monitor: &mut MonitorThread, decision: &Decision) {
+fn advance(monitor: &mut MonitorThread, decision: &PowerDecision) {
     monitor.sequence.handle_order(order_of(decision));
     monitor.advance_dump(Some(decision));
 }
 
 /// Advances the dump until `vault` has been accessed once more.
-fn advance_after_pause(monitor: &mut MonitorThread, vault: &BrokenVault, decision: &Decision) {
+fn advance_after_pause(monitor: &mut MonitorThread, vault: &BrokenVault, decision: &PowerDecision) {
     let before = vault.attempts.load(Ordering::Relaxed);
     while vault.attempts.load(Ordering::Relaxed) == before {
         std::thread::sleep(TICK);

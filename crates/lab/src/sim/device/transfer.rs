@@ -22,7 +22,7 @@ use crate::sim::faults::Faults;
 use crate::sim::run::{Event, Run};
 use forebay_engine::{IoId, IoVerb};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
-use forebay_volume::{BlockPlan, BlockStep, Claim};
+use forebay_volume::{BlockClaim, BlockPlan, BlockStep};
 
 /// Probabilities that a unit of a failed change has been changed.
 const PARTIAL: [u32; 3] = [0, 500_000, 1_000_000];
@@ -42,7 +42,7 @@ enum When {
 pub(super) struct Transfer {
     pub ios: Vec<Io>,
     /// The blocks that it changes; `None` for a read.
-    claim: Option<Claim>,
+    claim: Option<BlockClaim>,
     plan: Option<BlockPlan>,
     step: usize,
     /// The memory of the plan, one stamp per sector.
@@ -123,7 +123,7 @@ impl Device {
         let block_bytes = run.plan.volume(volume).block_bytes();
         let verb = ios[0].action.verb;
         let ranges = ios.iter().map(|io| io.action.range);
-        let claim = (verb != IoVerb::Read).then(|| Claim::new(ranges, block_bytes));
+        let claim = (verb != IoVerb::Read).then(|| BlockClaim::new(ranges, block_bytes));
         // Some memory is unsuitable for direct I/O.
         let fits = block_bytes == SECTOR_BYTES
             || matches!(verb, IoVerb::Zero { .. } | IoVerb::Discard)

@@ -6,7 +6,7 @@ use crate::harness::Sabotage;
 use crate::harness::memory::write_stamp;
 use crate::harness::shard::PooledShard;
 use forebay_ecc::{Code, LINE_PARITY_BYTES, Line, LineParity, Repair, seal, seed};
-use forebay_engine::{ParityPlace, Seal, Slot, Verdict};
+use forebay_engine::{ParityPlace, Seal, SealVerdict, Slot};
 use forebay_types::{LINE_BYTES, SECTOR_BYTES};
 use std::collections::HashMap;
 
@@ -69,7 +69,7 @@ impl Seals {
         one: &mut PooledShard,
         sealed: &Seal,
         damage: Damage,
-    ) -> Verdict {
+    ) -> SealVerdict {
         let mut line = line_of(one, sealed.slot);
         let parity = parity_key(sealed).and_then(|place| self.parity.get(&place));
         let expected = self.sums.get(&sealed.slot).copied().unwrap_or(0);
@@ -78,17 +78,17 @@ impl Seals {
             && parity.is_some_and(|parity| self.code.damaged(&line, parity) == 0);
         let repair = self.code.repair_sealed(&mut line, parity, sealed.valid, seed, expected);
         let verdict = match repair {
-            Repair::Intact => Verdict::Intact,
-            Repair::Lost { .. } if is_trusted => Verdict::Corrected,
-            Repair::Corrected => Verdict::Corrected,
-            Repair::Lost { sectors } => Verdict::Lost { sectors },
+            Repair::Intact => SealVerdict::Intact,
+            Repair::Lost { .. } if is_trusted => SealVerdict::Corrected,
+            Repair::Corrected => SealVerdict::Corrected,
+            Repair::Lost { sectors } => SealVerdict::Lost { sectors },
         };
         let right = match (damage, verdict) {
-            (Damage::None, Verdict::Intact) => true,
-            (Damage::Light, Verdict::Corrected) => true,
-            (Damage::Light, Verdict::Lost { .. }) => !has_parity,
-            (Damage::Heavy, Verdict::Lost { .. }) => true,
-            (Damage::Replaced, Verdict::Lost { sectors }) => sectors == sealed.valid,
+            (Damage::None, SealVerdict::Intact) => true,
+            (Damage::Light, SealVerdict::Corrected) => true,
+            (Damage::Light, SealVerdict::Lost { .. }) => !has_parity,
+            (Damage::Heavy, SealVerdict::Lost { .. }) => true,
+            (Damage::Replaced, SealVerdict::Lost { sectors }) => sectors == sealed.valid,
             _ => false,
         };
         if !right {
@@ -98,7 +98,7 @@ impl Seals {
                 format!("a line {parity} with damage {damage:?} has the verdict {verdict:?}"),
             );
         }
-        if verdict == Verdict::Corrected {
+        if verdict == SealVerdict::Corrected {
             one.set_line(sealed.slot, &stamps_in(&line));
             self.sums.insert(sealed.slot, seal(seed, &line, sealed.valid));
         }

@@ -7,7 +7,7 @@ use crate::harness::dice::Ppm;
 use crate::harness::memory::read_stamp;
 use crate::sim::run::Run;
 use forebay_journal::{
-    Found, LogWrite, MirrorDevice, ReadAt, RecoverError, Step, recover, recover_mirrored,
+    Found, LogWrite, MirrorDevice, MirrorStep, ReadAt, RecoverError, recover, recover_mirrored,
 };
 use forebay_types::{IoError, IoResult, SECTOR_BYTES};
 
@@ -123,12 +123,12 @@ impl Media {
         };
         for step in recovered.steps() {
             match step {
-                Step::Record(members) => self.recorded_members = members,
-                Step::Write { to, position, bytes } => {
+                MirrorStep::Record(members) => self.recorded_members = members,
+                MirrorStep::Write { to, position, bytes } => {
                     let at = position as usize;
                     self.devices[to].0[at..at + bytes.len()].copy_from_slice(&bytes);
                 }
-                Step::Copy(copy) => {
+                MirrorStep::Copy(copy) => {
                     let range = copy.position as usize..(copy.position + copy.len) as usize;
                     let bytes = self.devices[copy.from].0[range.clone()].to_vec();
                     self.devices[copy.to].0[range].copy_from_slice(&bytes);

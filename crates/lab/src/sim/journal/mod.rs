@@ -17,12 +17,11 @@ use super::requests::PendingRequest;
 use super::run::{Event, Run};
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
-use crate::harness::journal::record;
-use crate::harness::oracle::ZERO;
+use crate::harness::journal::{Restored, read_piece, record};
 use crate::harness::shard::PooledShard;
-use forebay_engine::{Answer, Note, Outcome, Part, PartId};
+use forebay_engine::{Answer, JournalRequest, Outcome, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
-use forebay_journal::{Admission, Extent, Found, Image, Log, LogWrite, Source};
+use forebay_journal::{Found, Log, LogAdmission, LogWrite, pieces_to_restore};
 use forebay_protect::{JournalState, Retention};
 use forebay_types::{Durability, IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::worker_of;
@@ -200,7 +199,7 @@ impl Journal {
     }
 
     /// The answer of the journal to a request for a permit, if it keeps the volume.
-    pub(crate) fn admit(&mut self, part: &Part) -> Option<(Admission, Durability)> {
+    pub(crate) fn admit(&mut self, part: &Part) -> Option<(LogAdmission, Durability)> {
         let number = self.number(part.volume)?;
         let durability = if self.plan.ack { Durability::Ack } else { Durability::Flush };
         Some((self.state.admit(number, part), durability))
@@ -233,10 +232,10 @@ impl Journal {
         run: &mut Run,
         faults: &mut Faults,
         one: &PooledShard,
-        note: &Note,
+        note: &JournalRequest,
         payload: &[u8],
     ) -> Option<Answer> {
-        let Note { part, volume, range, ref kind } = *note;
+        let JournalRequest { part, volume, range, ref kind } = *note;
         if Sabotage::skipping_note(kind).is_some_and(|bug| run.strikes_always(bug)) {
             return Some(Answer { part, outcome: Outcome::Done(Ok(())) });
         }
@@ -497,32 +496,18 @@ impl Journal {
     }
 
     /// The data that the disk of a volume may lack, according to the journal.
-    pub(crate) fn image(&self, found: &Found, volume: VolumeId) -> Vec<(Extent, Vec<u64>)> {
+    pub(crate) fn image(&self, found: &Found, volume: VolumeId) -> Vec<Restored> {
         let Some(number) = self.number(volume) else { return Vec::new() };
-        let image = Image::of_volume(&found.records, number);
-        let stamps = |extent: &Extent| {
-            let count = extent.range.len / SECTOR_BYTES;
-            let of = |sector: u64| match extent.source {
-                Source::Write { record, offset } => {
-                    let at = found.records[record].position + offset + sector * SECTOR_BYTES;
-                    self.media.stamp(at)
-                }
-                Source::Zero { .. } | Source::Discard => ZERO,
-            };
-            (0..count).map(of).collect()
-        };
-        image.extents().map(|extent| (extent, stamps(&extent))).collect()
+        let pieces = pieces_to_restore(&found.records, number).into_iter();
+        pieces.map(|piece| read_piece(piece, |at| self.media.stamp(at))).collect()
     }
 
     /// Writes the journal's data to the disks directly.
     pub(crate) fn drain_to(&self, found: &Found, device: &mut Device) {
         for volume in (0..self.numbers.len()).map(|at| VolumeId(at as u16)) {
             let disk = device.disk_mut(volume);
-            for (extent, stamps) in self.image(found, volume) {
-                if extent.source == Source::Discard {
-                    continue;
-                }
-                for (sector, stamp) in sectors_of(extent.range).zip(stamps) {
+            for (piece, stamps) in self.image(found, volume) {
+                for (sector, stamp) in sectors_of(piece.range).zip(stamps) {
                     disk.write(sector, stamp);
                 }
             }

@@ -11,13 +11,13 @@ pub(super) const MIB: u64 = 1 << 20;
 pub(super) const EXPOSED: Exposure =
     Exposure { dirty_bytes: 700 * MIB, vault_bytes_per_second: Some(100 * MIB) };
 
-pub(super) fn reading(status: &str, charge: u32, runtime: u32) -> Observation {
+pub(super) fn reading(status: &str, charge: u32, runtime: u32) -> UpsObservation {
     let text =
         format!("ups.status: {status}\nbattery.charge: {charge}\nbattery.runtime: {runtime}");
-    Ok(Reading::from_lines(&text).unwrap())
+    Ok(UpsReading::from_lines(&text).unwrap())
 }
 
-pub(super) fn trouble() -> Observation {
+pub(super) fn trouble() -> UpsObservation {
     let message = "the server does not answer";
     Err(ReadError::new(ReadErrorKind::TimedOut, message, "check the network"))
 }
@@ -45,7 +45,7 @@ impl Bench {
     }
 
     /// Advances the time by a second, then delivers an observation for each UPS.
-    fn observe(&mut self, observations: &[Observation]) -> Decision {
+    fn observe(&mut self, observations: &[UpsObservation]) -> PowerDecision {
         self.now_ms += 1000;
         for (index, observation) in observations.iter().enumerate() {
             self.controller.observe(index, self.now_ms, observation.clone());
@@ -53,16 +53,16 @@ impl Bench {
         self.controller.decide(self.now_ms, &EXPOSED)
     }
 
-    fn observe_for(&mut self, seconds: u64, observations: &[Observation]) -> Decision {
+    fn observe_for(&mut self, seconds: u64, observations: &[UpsObservation]) -> PowerDecision {
         (0..seconds).map(|_| self.observe(observations)).last().unwrap()
     }
 }
 
-fn good() -> Observation {
+fn good() -> UpsObservation {
     reading("OL", 100, 1800)
 }
 
-fn battery() -> Observation {
+fn battery() -> UpsObservation {
     reading("OB DISCHRG", 95, 600)
 }
 
@@ -124,7 +124,7 @@ fn write_back_ends_when_the_reading_expires() {
     let decision = bench.controller.decide(bench.now_ms + 3001, &EXPOSED);
     assert_eq!(decision.state, PowerState::Unknown(Unknown::Stale(3001)));
     assert!(!decision.write_back_allowed && !decision.dump_now);
-    let old = Reading { age_ms: u64::MAX, ..good().unwrap() };
+    let old = UpsReading { age_ms: u64::MAX, ..good().unwrap() };
     bench.controller.observe(0, bench.now_ms + 3001, Ok(old));
     assert_eq!(bench.controller.decide(bench.now_ms + 3001, &EXPOSED).state.as_str(), "unknown");
 }
@@ -132,7 +132,7 @@ fn write_back_ends_when_the_reading_expires() {
 #[test]
 fn reading_has_the_age_it_reports() {
     let mut bench = Bench::safe();
-    let aged = |age_ms| good().map(|reading| Reading { age_ms, ..reading });
+    let aged = |age_ms| good().map(|reading| UpsReading { age_ms, ..reading });
     assert!(bench.observe(&[aged(3000)]).write_back_allowed);
     let decision = bench.controller.decide(bench.now_ms + 1, &EXPOSED);
     assert_eq!(decision.state, PowerState::Unknown(Unknown::Stale(3001)));
@@ -145,7 +145,7 @@ fn reading_has_the_age_it_reports() {
 fn expired_reading_orders_no_dump() {
     for word in ["OL", "OB DISCHRG", "OB LB"] {
         let mut controller = controller_of("a");
-        let old = reading(word, 50, 600).map(|old| Reading { age_ms: 86_400_000, ..old });
+        let old = reading(word, 50, 600).map(|old| UpsReading { age_ms: 86_400_000, ..old });
         controller.observe(0, 0, old);
         let decision = controller.decide(0, &EXPOSED);
         assert_eq!(decision.state, PowerState::Unknown(Unknown::Stale(86_400_000)));
@@ -207,7 +207,7 @@ fn calibration_halts_no_writes_unless_the_runtime_or_a_shutdown_says_so() {
     let clean = Exposure { dirty_bytes: 0, ..EXPOSED };
     let calibrating = |runtime| reading("OB CAL LB", 10, runtime);
     let mut bench = Bench::safe();
-    let decide = |bench: &mut Bench, observation: Observation| {
+    let decide = |bench: &mut Bench, observation: UpsObservation| {
         bench.now_ms += 1000;
         bench.controller.observe(0, bench.now_ms, observation);
         bench.controller.decide(bench.now_ms, &clean)

@@ -88,7 +88,7 @@ proptest! {
     ) {
         let mut controller = controller_of("2 of (a, b, c)");
         for (now_ms, ups, status, age_ms, dirty_bytes, speed) in steps {
-            let mut reading = Reading::from_variables([("ups.status", &*status)]);
+            let mut reading = UpsReading::from_variables([("ups.status", &*status)]);
             reading.age_ms = age_ms;
             controller.observe(ups, now_ms, Ok(reading));
             let exposure = Exposure { dirty_bytes, vault_bytes_per_second: Some(speed) };

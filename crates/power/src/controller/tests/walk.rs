@@ -48,7 +48,7 @@ struct Ledger {
     critical: bool,
 }
 
-fn observation(event: Event) -> Option<Observation> {
+fn observation(event: Event) -> Option<UpsObservation> {
     match event {
         Event::Online => Some(reading("OL", 100, 1800)),
         Event::Charging(percent) => Some(reading("OL CHRG", percent, 1800)),
@@ -58,7 +58,7 @@ fn observation(event: Event) -> Option<Observation> {
         Event::Replace => Some(reading("OL RB", 100, 1800)),
         Event::Shutdown => Some(reading("FSD OL", 100, 1800)),
         Event::Nonsense => {
-            Some(Ok(Reading::from_lines("ups.status: OL\nbattery.charge: abc").unwrap()))
+            Some(Ok(UpsReading::from_lines("ups.status: OL\nbattery.charge: abc").unwrap()))
         }
         Event::ReadError => Some(trouble()),
         Event::Silence | Event::Pause => None,

@@ -3,7 +3,7 @@
 mod server;
 
 use super::*;
-use crate::{ReadErrorKind, Reading, Unknown};
+use crate::{ReadErrorKind, Unknown, UpsReading};
 use forebay_types::{Fault, Remedy};
 use server::{Act, Server, identity, list};
 use std::fs;
@@ -25,7 +25,7 @@ fn source_with(server: &Server, timeout: Duration) -> NutSource {
     NutSource::new(address, timeout)
 }
 
-fn kind(observation: Observation) -> ReadErrorKind {
+fn kind(observation: UpsObservation) -> ReadErrorKind {
     observation.unwrap_err().kind()
 }
 
@@ -215,7 +215,7 @@ fn poller_delivers_until_it_is_dropped() {
     let sink = Box::new(move |word| drop(sender.try_send(word)));
     let watch = Poller::start(source(&server), Duration::from_millis(20), sink).unwrap();
     for _ in 0..5 {
-        let word: Observation = receiver.recv_timeout(PATIENCE).unwrap();
+        let word: UpsObservation = receiver.recv_timeout(PATIENCE).unwrap();
         assert!(word.is_ok());
     }
     assert!(watch.release(PATIENCE));
@@ -225,7 +225,7 @@ fn poller_delivers_until_it_is_dropped() {
     assert!(receiver.recv().is_err(), "the sink is gone");
 }
 
-fn command(script: &str, timeout: Duration) -> Observation {
+fn command(script: &str, timeout: Duration) -> UpsObservation {
     let arguments = vec!["-c".into(), script.into()];
     CommandSource::new("sh".into(), arguments, timeout).read()
 }
@@ -330,6 +330,6 @@ fn all_sources_deliver_the_same_reading() {
     let server = Server::start(|_, _| Act::Reply(list("OL CHRG", 83)));
     let by_server = source(&server).read().unwrap();
     let text = "ups.status: OL CHRG\nbattery.charge: 83\nbattery.runtime: 1800\n";
-    assert_eq!(by_server, Reading::from_lines(text).unwrap());
+    assert_eq!(by_server, UpsReading::from_lines(text).unwrap());
     assert_eq!(by_server, command(&format!("printf '{text}'"), PATIENCE).unwrap());
 }

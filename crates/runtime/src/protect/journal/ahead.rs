@@ -1,6 +1,6 @@
 //! Sequential reads of a device in long pieces, with read-ahead.
 
-use forebay_backend::{AlignedBuffer, Backend, Blocking, Reading};
+use forebay_backend::{AlignedBuffer, Backend, Blocking, PendingRead};
 use forebay_format::journal::BLOCK_BYTES;
 use forebay_types::{IoError, IoResult};
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ pub(crate) struct ReadAhead<'a> {
     /// The number and the bytes of the current piece.
     current: Option<(u64, AlignedBuffer)>,
     /// Reads of the following pieces, in order.
-    in_flight: VecDeque<Reading>,
+    in_flight: VecDeque<PendingRead>,
     /// A buffer to reuse.
     spare: Option<AlignedBuffer>,
     /// The last piece whose read failed. It is not read again for each of its blocks.
@@ -86,7 +86,7 @@ impl<'a> ReadAhead<'a> {
     }
 
     /// Starts to read a piece; `None` past the end of the device.
-    fn begin(&mut self, number: u64) -> Option<Reading> {
+    fn begin(&mut self, number: u64) -> Option<PendingRead> {
         let position = number * PIECE_BYTES;
         let len = self.size_bytes.checked_sub(position)?.min(PIECE_BYTES) as usize;
         let spare = self.spare.take().filter(|spare| spare.len() == len);

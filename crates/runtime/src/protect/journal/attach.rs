@@ -8,7 +8,7 @@ use forebay_backend::Backend;
 use forebay_format::journal::{JournalId, VolumeEntry};
 use forebay_journal::Image;
 use forebay_journal::decision::{
-    Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,
+    Decision, DiskIdentity, JournalState, PoolState, ServeInputs, ServeRefusal, VaultState, decide,
 };
 use forebay_journal::identity::{Evidence, SamplePlace, all_places, overlaps};
 use forebay_types::{Fault, VolumeId};
@@ -154,7 +154,7 @@ impl Journal {
         // Refused before the disk is compared, because accepting the disk would not help.
         if !held.is_empty()
             && self.may_serve(volume, state(true), DiskIdentity::Same)?
-                == Decision::Refuse(Refusal::VaultAndJournal)
+                == Decision::Refuse(ServeRefusal::VaultAndJournal)
         {
             return Err(JournalError::AlsoInVault {
                 name: self.name.clone(),
@@ -207,7 +207,7 @@ impl Journal {
         journal: JournalState,
         disk: DiskIdentity,
     ) -> Result<Decision, JournalError> {
-        let decision = decide(Inputs {
+        let decision = decide(ServeInputs {
             journal,
             pool: volume.pool,
             vault: volume.vault,
@@ -224,7 +224,7 @@ impl Journal {
         match decision {
             // The data in the pool is newer, but its records in this journal would be void.
             _ if journal == JournalState::Abandoned => Err(self.abandoned_for(volume.name)),
-            Decision::Refuse(Refusal::Abandoned) => Err(self.abandoned_for(volume.name)),
+            Decision::Refuse(ServeRefusal::Abandoned) => Err(self.abandoned_for(volume.name)),
             other => Ok(other),
         }
     }

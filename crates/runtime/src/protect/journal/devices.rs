@@ -11,7 +11,7 @@ use forebay_format::journal::{
     BLOCK_BYTES, Geometry, JournalId, LOG_OFFSET, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
 };
 use forebay_journal::{
-    Found, Log, LogWrite, MirrorDevice, ReadAt, RecoverError, Recovered, Step, recover,
+    Found, Log, LogWrite, MirrorDevice, MirrorStep, ReadAt, RecoverError, RecoveredLog, recover,
     recover_mirrored,
 };
 use forebay_types::{Fault, IoError, IoResult};
@@ -276,7 +276,7 @@ impl Devices {
     /// Carries out the steps of a recovery. A device that a step cannot write is left out.
     fn run_steps(
         &mut self,
-        recovered: &mut Recovered,
+        recovered: &mut RecoveredLog,
         settings: &JournalSettings,
     ) -> Result<(), JournalError> {
         let journal = recovered.found.superblock.journal;
@@ -309,25 +309,25 @@ impl Devices {
     /// the error of the write.
     fn run_step(
         &self,
-        step: &Step,
+        step: &MirrorStep,
         journal: JournalId,
         settings: &JournalSettings,
     ) -> Result<Result<(), (usize, IoError)>, JournalError> {
         let failed = |error| JournalError::Io { name: self.name(), error };
         match step {
-            Step::Record(members) => {
+            MirrorStep::Record(members) => {
                 settings
                     .members
                     .record(journal, members)
                     .map_err(|error| JournalError::Record { name: self.name(), error })?;
             }
-            Step::Write { to, position, bytes } => {
+            MirrorStep::Write { to, position, bytes } => {
                 let bytes = AlignedBuffer::from(&bytes[..]);
                 if let Err(error) = self.on(*to).write(*position, &bytes, true) {
                     return Ok(Err((*to, error)));
                 }
             }
-            Step::Copy(copy) => {
+            MirrorStep::Copy(copy) => {
                 let mut at = 0;
                 while at < copy.len {
                     let len = COPY_BYTES.min(copy.len - at);
@@ -476,7 +476,7 @@ mod tests {
     use super::super::ahead::PIECE_BYTES;
     use super::*;
     use forebay_backend::MemoryBackend;
-    use forebay_backend::layers::{ErrorRule, Errors};
+    use forebay_backend::layers::{ErrorLayer, ErrorRule};
     use forebay_types::ByteRange;
 
     #[test]
@@ -505,7 +505,7 @@ mod tests {
     fn a_bad_block_does_not_fail_reads_of_its_neighbours() {
         let memory = Arc::new(MemoryBackend::new(16 << 20).unwrap());
         let bad = ErrorRule { range: Some(ByteRange::new(8192, 4096)), ..ErrorRule::default() };
-        let errors = Errors::new(memory as _, bad);
+        let errors = ErrorLayer::new(memory as _, bad);
         let mut device = Device::new(&errors);
         let mut buffer = [1; 4096];
         device.read_at(0, &mut buffer).unwrap();

@@ -3,16 +3,16 @@
 
 use super::{Journal, State};
 use crate::locks::Locked;
-use forebay_engine::{Answer, Note, Part, PartId};
-use forebay_journal::Admission;
+use forebay_engine::{Answer, JournalRequest, Part, PartId};
+use forebay_journal::LogAdmission;
 use forebay_types::IoError;
 
 impl Journal {
     /// Requests a permit to record a write.
-    pub(crate) fn admit(&self, number: u16, part: &Part) -> Admission {
+    pub(crate) fn admit(&self, number: u16, part: &Part) -> LogAdmission {
         let mut state = self.lock();
         let admission = state.core.admit(number, part);
-        if admission == Admission::Wait {
+        if admission == LogAdmission::Wait {
             self.unlock_and_wake(state);
         }
         admission
@@ -45,7 +45,7 @@ impl Journal {
     pub(crate) fn record<'a>(
         &self,
         number: u16,
-        note: &Note,
+        note: &JournalRequest,
         pieces: impl Iterator<Item = &'a [u8]>,
     ) -> Option<Answer> {
         let mut state = self.lock();

@@ -1,8 +1,7 @@
 //! Reads what a journal holds of volumes that are not served yet, to restore them.
 
 use super::{Journal, JournalError, Reader};
-use forebay_journal::{Extent, Image, Source};
-use forebay_types::{ByteRange, REGION_BYTES, Stripes};
+use forebay_journal::{Image, Piece, pieces_to_restore};
 
 impl Journal {
     /// Volumes that are not served and that the journal holds writes of, with the bytes of each.
@@ -18,38 +17,9 @@ impl Journal {
         held.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    /// The data to restore for a volume, in disjoint pieces of at most 1 MiB: the range in the
-    /// volume, and the position of its bytes on the device; `None` for zeroes. Sorted by position,
-    /// so that the log is read sequentially.
-    pub(crate) fn pieces_to_restore(&self, number: u16) -> Vec<(ByteRange, Option<u64>)> {
-        let found = self.found.lock();
-        let image = Image::of_volume(&found.records, number);
-        let mut pieces = Vec::with_capacity(image.extents().len());
-        for Extent { range, source } in image.extents() {
-            let Source::Write { record, offset } = source else {
-                if let Source::Zero { .. } = source {
-                    pieces.push((range, None));
-                }
-                continue;
-            };
-            // The loss was accepted when the journal was opened.
-            if found.records[record].is_damaged {
-                continue;
-            }
-            let position = found.records[record].position + offset;
-            let from = |piece: ByteRange| Some(position + piece.offset - range.offset);
-            pieces.extend(Stripes::NONE.split(range).map(|piece| (piece, from(piece))));
-        }
-        pieces.sort_unstable_by_key(|(range, position)| (*position, range.offset));
-        // Join pieces that are adjacent in the volume and in the log.
-        pieces.dedup_by(|(next, from), (last, to)| {
-            let ends = to.map(|to| to + last.len);
-            let follows = ends.is_some() && ends == *from && last.end() == next.offset;
-            let joins = follows && !next.offset.is_multiple_of(REGION_BYTES);
-            last.len += if joins { next.len } else { 0 };
-            joins
-        });
-        pieces
+    /// The data to restore for a volume.
+    pub(crate) fn pieces_to_restore(&self, number: u16) -> Vec<Piece> {
+        pieces_to_restore(&self.found.lock().records, number)
     }
 
     /// A reader of the log, for a restore.

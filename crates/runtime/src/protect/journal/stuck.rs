@@ -6,9 +6,9 @@ use crate::pool::MappedLines;
 use crate::protect::patrol::verify_locked;
 use crate::shared::{Message, Shared};
 use forebay_backend::AlignedBuffer;
-use forebay_engine::{Shard, Verdict};
+use forebay_engine::{SealVerdict, Shard};
 use forebay_format::journal::RecordKind;
-use forebay_journal::{Entry, RecordOutcome, is_durable_before};
+use forebay_journal::{LogEntry, RecordOutcome, is_durable_before};
 use forebay_protect::{Retention, RetentionStep, StuckLine, runs_of};
 use forebay_threads::Thread;
 use forebay_types::{IoError, IoResult, LINE_BYTES, VolumeId};
@@ -121,7 +121,7 @@ impl Checkpoint<'_> {
             let lines = shard.dirty_lines_of(self.volume);
             let mut state = self.journal.lock();
             for range in lines.into_iter().flat_map(|(key, _, lost)| runs_of(key, lost)) {
-                let entry = Entry { kind: RecordKind::Forget, volume: self.number, range };
+                let entry = LogEntry { kind: RecordKind::Forget, volume: self.number, range };
                 if state.core.log.record(entry, None) == RecordOutcome::NoSpace {
                     self.journal.wake(&mut state);
                     return Err(IoError::NoSpace);
@@ -174,7 +174,7 @@ fn copy_dirty(
 ) -> (u8, u8) {
     let Some(slot) = shard.slots().find_valid(line.key, 0) else { return (0, 0) };
     if let Some(sealed) = shard.seal_of(slot) {
-        let _: Verdict = verify_locked(shared, line.shard, shard, &sealed);
+        let _: SealVerdict = verify_locked(shared, line.shard, shard, &sealed);
     }
     let found = shard.slots().line(line.key);
     if found.destageable() != 0 {

@@ -15,11 +15,10 @@ use crate::stats::InternalReads;
 use forebay_backend::Backend;
 use forebay_format::journal::{LogKind, VolumeEntry};
 use forebay_journal::decision::{
-    Decision, DiskIdentity, Inputs, JournalState, PoolState, Source, VaultState, decide,
+    Decision, DiskIdentity, JournalState, LoadSource, PoolState, ServeInputs, VaultState, decide,
 };
 use forebay_journal::identity::SamplePlace;
-use forebay_journal::{Damage, Found, FoundRecord};
-use forebay_types::{ByteRange, REGION_BYTES};
+use forebay_journal::{Damage, Found, pieces_to_restore};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -64,26 +63,6 @@ fn missing(found: &Found, number: u16) -> Option<String> {
         "{} bytes at {} are damaged",
         damaged.record.range.len, damaged.record.range.offset
     ))
-}
-
-/// The ranges of a volume and their positions in the vault. Records that are adjacent in both are
-/// joined.
-fn pieces(found: &Found, number: u16) -> Vec<(ByteRange, u64)> {
-    let mut pieces: Vec<(ByteRange, u64)> = Vec::new();
-    let is_readable = |found: &&FoundRecord| found.record.volume == number && !found.is_damaged;
-    for FoundRecord { record, position, .. } in found.records.iter().filter(is_readable) {
-        let range = record.range;
-        if let Some((last, at)) = pieces.last_mut()
-            && last.end() == range.offset
-            && *at + last.len == *position
-            && range.offset % REGION_BYTES != 0
-        {
-            last.len += range.len;
-        } else {
-            pieces.push((range, *position));
-        }
-    }
-    pieces
 }
 
 const fn state_of(lacks: Option<&String>, is_sealed: bool) -> VaultState {
@@ -134,7 +113,7 @@ impl Vault {
         // No lock is held: the disk may hang.
         let evidence = examine(&entry, &places, disk, used.identity, internal_reads);
         let vault = state_of(lacks.as_ref(), is_sealed);
-        let decision = decide(Inputs {
+        let decision = decide(ServeInputs {
             // The journal's records are checked when the volume is attached to the journal.
             journal: JournalState::None,
             pool,
@@ -174,7 +153,7 @@ impl Vault {
     /// be served without the journal.
     pub fn replaces_journal(&self, volume: &str) -> bool {
         let Some(held) = self.held_of(volume) else { return false };
-        let decision = decide(Inputs {
+        let decision = decide(ServeInputs {
             journal: JournalState::Abandoned,
             pool: PoolState::New,
             vault: state_of(held.lacks.as_ref(), held.is_sealed),
@@ -184,7 +163,7 @@ impl Vault {
             accept_loss: false,
             accept_disk: false,
         });
-        decision == Decision::Serve(Some(Source::Vault))
+        decision == Decision::Serve(Some(LoadSource::Vault))
     }
 
     /// The data of a volume in the dump, if there is any.
@@ -250,15 +229,16 @@ impl VolumeVault {
         // acknowledged since the dump, so both hold the same data.
         let pieces = {
             let state = vault.state();
-            state.found.as_ref().map(|found| pieces(found, entry.number)).unwrap_or_default()
+            let found = state.found.as_ref();
+            found.map(|found| pieces_to_restore(&found.records, entry.number)).unwrap_or_default()
         };
         let begun = Instant::now();
         let failed = |error| VolumeError::Load { name: volume.name.clone(), error };
         let mut reader = ReadAhead::new(&*vault.backend);
         let (mut restorer, mut bytes) = (Restorer::new(shared, volume.id, false), 0);
-        for (range, position) in pieces {
-            restorer.write(range, |into| reader.read(position, into)).map_err(failed)?;
-            bytes += range.len;
+        for piece in pieces {
+            restorer.restore(piece, |at, into| reader.read(at, into)).map_err(failed)?;
+            bytes += piece.range.len;
         }
         restorer.finish().map_err(failed)?;
         let loaded_ms = begun.elapsed().as_millis() as u64;

@@ -1,7 +1,7 @@
 //! Concurrent I/O of batches to or from the vault's device.
 
 use super::batch::Batch;
-use forebay_backend::{Backend, Buffer, Completion, CompletionSink, Io, IoKind};
+use forebay_backend::{Backend, Buffer, CompletionSink, Io, IoKind, IoToken};
 use forebay_types::{Few, IoError, IoResult};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl<'a> Pipe<'a> {
         // `drain` and `drop` keep its memory until then.
         let memory = unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) };
         let kind = if write { IoKind::Write { fua: false } } else { IoKind::Read };
-        let done = Completion::new(Arc::clone(&self.sink) as _, buffer as u64);
+        let done = IoToken::new(Arc::clone(&self.sink) as _, buffer as u64);
         self.backend.submit(Io {
             kind,
             offset: position,

@@ -3,7 +3,7 @@
 
 use super::super::Device;
 use super::*;
-use forebay_backend::layers::{ErrorRule, Errors, Kinds};
+use forebay_backend::layers::{ErrorLayer, ErrorRule, Kinds};
 use forebay_backend::{Description, Io, IoKind, MemoryBackend};
 use forebay_format::journal::{DiskInfo, Geometry, JournalId, LogKind, VolumeEntry};
 use forebay_journal::{Damage, Found, Image, ReadAt, Source as Origin, recover_vault};
@@ -168,7 +168,7 @@ fn a_device_that_keeps_failing_is_an_error_and_written_batches_are_valid() {
     for after in 1..14 {
         let disk = memory();
         let rule = ErrorRule { kinds: Kinds::WRITE, after, ..ErrorRule::default() };
-        let errors = Errors::new(Arc::clone(&disk) as _, rule);
+        let errors = ErrorLayer::new(Arc::clone(&disk) as _, rule);
         let (result, _) = save(&errors, ID, &source);
         assert!(result.is_err(), "{after}");
         let (found, map) = load(&*disk);

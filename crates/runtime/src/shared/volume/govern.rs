@@ -4,7 +4,7 @@ use crate::disk::Reads;
 use crate::locks::Lock;
 use crate::pool::MappedLines;
 use forebay_engine::Shard;
-use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Pace, ReadTarget};
+use forebay_policy::{DiskSample, Governor, GovernorState, Pace, ReadTarget, WritebackLimits};
 use forebay_types::{LINE_BYTES, ReadLatency, VolumeConfig, VolumeId};
 
 /// The sampling interval in milliseconds: the interval of ticks of shards with dirty lines.
@@ -36,8 +36,8 @@ struct Sample {
 }
 
 /// The limits of a volume's writeback.
-pub(crate) fn limits_of(config: &VolumeConfig) -> Limits {
-    Limits {
+pub(crate) fn limits_of(config: &VolumeConfig) -> WritebackLimits {
+    WritebackLimits {
         target: match config.read_latency {
             ReadLatency::Idle => ReadTarget::Idle,
             ReadLatency::Off => ReadTarget::Off,
@@ -50,7 +50,7 @@ pub(crate) fn limits_of(config: &VolumeConfig) -> Limits {
 }
 
 impl Govern {
-    pub(crate) fn new(limits: Limits, shards: usize) -> Self {
+    pub(crate) fn new(limits: WritebackLimits, shards: usize) -> Self {
         Self(Lock::new(State {
             governor: Governor::new(limits),
             pace: Pace::DEFAULT,
@@ -60,11 +60,11 @@ impl Govern {
     }
 
     /// Sets the limits, which apply from the next sample on.
-    pub(crate) fn set(&self, limits: Limits) {
+    pub(crate) fn set(&self, limits: WritebackLimits) {
         self.0.lock().governor.set_limits(limits);
     }
 
-    pub(crate) fn status(&self) -> GovernorStatus {
+    pub(crate) fn status(&self) -> GovernorState {
         self.0.lock().governor.status()
     }
 

@@ -32,7 +32,7 @@ use forebay_frontend::VolumeInfo;
 use forebay_journal::Freshness;
 use forebay_protect::VolumePower;
 use forebay_types::{ByteRange, DiskGeometry, Durability, Stripes, VolumeConfig, VolumeId};
-use forebay_volume::{BlockOwners, Order, Streams};
+use forebay_volume::{BlockOwners, EpochOrder, Streams};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -62,7 +62,7 @@ pub(crate) struct Volume {
     /// The blocks of its disk that transfers own.
     pub blocks: Lock<BlockOwners<TransferId>>,
     /// Its epochs, if it is destaged in order.
-    pub order: Option<Arc<Order>>,
+    pub order: Option<Arc<EpochOrder>>,
     /// Whether lost sectors may be restored from the journal.
     pub freshness: Freshness,
     /// The journal that records its writes.

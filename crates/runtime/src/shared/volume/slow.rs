@@ -9,7 +9,7 @@
 use crate::locks::Lock;
 use crate::shared::Served;
 use forebay_types::ByteRange;
-use forebay_volume::{RequestKind, Trail};
+use forebay_volume::{RequestKind, WaitBreakdown};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -44,7 +44,7 @@ pub struct SlowRequest {
     pub served: Option<Served>,
     /// The wait for memory.
     memory: Duration,
-    trail: Trail,
+    trail: WaitBreakdown,
 }
 
 /// What a slow request waited for.
@@ -67,7 +67,7 @@ impl SlowRequest {
         (kind, range): (RequestKind, ByteRange),
         served: Served,
         (took, memory): (Duration, Duration),
-        trail: Trail,
+        trail: WaitBreakdown,
     ) -> Self {
         let (operation, is_fua) = operation(kind);
         let range = (range.len > 0).then_some(range);
@@ -77,7 +77,7 @@ impl SlowRequest {
 
     /// Requests that one turn made slow.
     pub(crate) fn of_turn(operation: &'static str, requests: u64, took: Duration) -> Self {
-        let (at, memory, trail) = (SystemTime::now(), Duration::ZERO, Trail::default());
+        let (at, memory, trail) = (SystemTime::now(), Duration::ZERO, WaitBreakdown::default());
         let (range, served) = (None, None);
         Self { at, operation, is_fua: false, requests, range, took, served, memory, trail }
     }
@@ -285,7 +285,7 @@ mod tests {
 
     fn slow(ms: u32) -> SlowRequest {
         let request = (RequestKind::Read, ByteRange::new(4096, 512));
-        SlowRequest::new(request, Served::Pool, (MS * ms, MS * 2), Trail::default())
+        SlowRequest::new(request, Served::Pool, (MS * ms, MS * 2), WaitBreakdown::default())
     }
 
     fn wait(what: &'static str, ms: u32) -> SlowWait {

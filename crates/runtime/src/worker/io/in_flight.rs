@@ -8,11 +8,11 @@ use super::push_iovec;
 use crate::reactor::{FileOp, Reactor};
 use crate::shared::{Inbox, Volume};
 use crate::stats::LatencyClass;
-use forebay_backend::{Buffer, Completion, CompletionSink, Io, IoKind};
+use forebay_backend::{Buffer, CompletionSink, Io, IoKind, IoToken};
 use forebay_engine::{IoCause, IoId, IoVerb};
 use forebay_frontend::Memory;
 use forebay_types::{ByteRange, Few, IoError};
-use forebay_volume::{BlockPlan, BlockStep, Claim, JobId};
+use forebay_volume::{BlockClaim, BlockPlan, BlockStep, JobId};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,7 +54,7 @@ pub(super) struct InFlight {
     /// The target of bytes between two pieces of a read.
     pub discard: Option<Arc<Memory>>,
     /// The blocks that it changes; `None` for a read and a flush.
-    pub claim: Option<Claim>,
+    pub claim: Option<BlockClaim>,
     /// The transfer through a bounce buffer, if it needs one.
     bounce: Option<Bounce>,
     /// Why it was issued.
@@ -133,7 +133,7 @@ impl InFlight {
         let block_bytes = volume.block_bytes();
         let changes = verb.filter(|&verb| verb != IoVerb::Read);
         let ranges = members.iter().map(|member| member.range);
-        let claim = changes.map(|_| Claim::new(ranges, block_bytes));
+        let claim = changes.map(|_| BlockClaim::new(ranges, block_bytes));
         let fits = memory_fits(&iovecs, block_bytes);
         let plan = match (verb, &claim) {
             (Some(verb), Some(claim)) => BlockPlan::of_change(claim, verb, block_bytes, fits),
@@ -309,7 +309,7 @@ pub(super) fn submit<R: Reactor>(reactor: &mut R, inbox: &Arc<Inbox>, tag: u32, 
     let disk = io.volume.backend.description();
     let is_whole = (range.offset | range.len).is_multiple_of(u64::from(disk.alignment_bytes));
     assert!(is_whole && range.fits(disk.size_bytes), "{kind:?} of {range} on {}", disk.name);
-    let done = || Completion::new(Arc::clone(inbox) as Arc<dyn CompletionSink>, u64::from(tag));
+    let done = || IoToken::new(Arc::clone(inbox) as Arc<dyn CompletionSink>, u64::from(tag));
     if io.volume.is_given_up() {
         // The volume has no clients. Reads fail, except those of a read-modify-write, whose result
         // goes nowhere.
