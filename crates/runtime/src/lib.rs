@@ -67,18 +67,16 @@ pub use protect::journal::{
     KeptStatus, MemberRecord, MissingDevice, OnFailure, VoidRecords, VolumeJournal,
 };
 pub use protect::patrol::{Ecc, PatrolStatus};
+pub use protect::power::UpsVolumes;
 pub use protect::vault::{
     DrillReport, DumpReport, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
     VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
 pub use resize::ResizeError;
-pub use runtime::{
-    LeftBehind, Runtime, RuntimeConfig, clients, conditions, discard_volume, leave, memory_status,
-    set_hold_out, writers,
-};
+pub use runtime::{LeftBehind, Runtime, RuntimeConfig, clients, leave, memory_status};
 pub use service::{
-    Discarded, MemoryStatus, RecordError, Recording, RuntimeStatus, SlowLog, SlowUnlogged,
-    VolumeCondition, VolumeSettings, VolumeStatus,
+    Discarded, MemoryStatus, Protectors, RecordError, Recording, RuntimeStatus, SlowLog,
+    SlowUnlogged, VolumeCondition, VolumeService, VolumeSettings, VolumeStatus,
 };
 pub use shared::{
     CalibrateError, Calibration, CalibrationFailure, ForecastScore, ForecastStatus, GatherStatus,

@@ -98,7 +98,7 @@ pub(crate) fn open_journal(runtime: &Runtime, device: Arc<dyn Backend>) -> Volum
         is_abandoned: Box::new(|_| VoidRecords::None),
         on_failure: Box::new(|_, _, _| Ok(())),
     };
-    let journal = runtime.open_journal(settings).unwrap();
+    let journal = runtime.volumes().protectors().open_journal(settings).unwrap();
     let (durability, identity) = (Durability::Ack, [7; 32]);
     VolumeJournal { journal, durability, identity, accept_disk: false }
 }

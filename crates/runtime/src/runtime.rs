@@ -1,7 +1,7 @@
 //! The runtime: its start, its stop, and the operations that it offers.
 //!
-//! A [`Runtime`] owns the workers and the state that they share. A separate component,
-//! [`VolumeService`], manages the volumes; most operations here are passed to it.
+//! A [`Runtime`] owns the workers and the state that they share. [`VolumeService`] manages the
+//! volumes.
 
 mod open;
 mod stop;
@@ -14,28 +14,22 @@ use crate::error::{StartError, VolumeError};
 use crate::learn::{Histories, LocalClock};
 use crate::memory_plan::MemoryPlan;
 use crate::pool::MemoryWords;
-use crate::protect::journal::{Journal, JournalError, JournalRecord, JournalSettings};
 use crate::protect::patrol::Ecc;
 use crate::protect::power::UpsVolumes;
-use crate::protect::vault::{Vault, VaultError, VaultRecord, VaultSettings, vault_bytes_for};
+use crate::protect::vault::{Vault, VaultError, VaultSettings, vault_bytes_for};
 use crate::resize::{self, ResizeError, Resizer};
 use crate::service::{
-    Curves, Discarded, MemoryStatus, RecordError, Recording, RuntimeStatus, SlowLog,
-    VolumeCondition, VolumeService, VolumeSettings,
+    Curves, MemoryStatus, RecordError, Recording, RuntimeStatus, SlowLog, VolumeService,
 };
 use crate::shared::{Message, Shared};
-use crate::stats::NamedStatistics;
 use crate::timeouts::Timeouts;
 use crate::warm_up::WarmLists;
 use crate::worker::{Crew, Engine};
 use crate::write_share::WriteShares;
-use forebay_backend::SaveState;
 use forebay_frontend::{Mailer, Peer, Service};
-use forebay_policy::{MemoryBounds, MemoryUse, SplitCost};
-use forebay_types::{HoldOut, PinnedRanges, VolumeConfig, VolumeId};
+use forebay_policy::{MemoryBounds, MemoryUse};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,45 +74,9 @@ pub fn clients(runtime: &Runtime) -> Result<Vec<(String, Peer)>, VolumeError> {
     Ok(clients.map(|(volume, peer)| (volume.name.clone(), peer)).collect())
 }
 
-/// Whether the volumes are served without errors. No disk and no worker can delay the answer.
-pub fn conditions(runtime: &Runtime) -> Vec<VolumeCondition> {
-    runtime.volumes.conditions()
-}
-
 /// The use of the memory. It takes the shards' locks, and a moment for each volume.
 pub fn memory_status(runtime: &Runtime) -> MemoryStatus {
     runtime.volumes.memory(&runtime.memory_bounds())
-}
-
-/// The number of volumes in write-back mode, and of those among them that only a UPS protects.
-pub fn writers(runtime: &Runtime) -> [usize; 2] {
-    runtime.volumes.writers()
-}
-
-/// Sets which regions of a volume are served as if there were no cache, from the next request on.
-/// Their response times, and those of the others, are counted in [`NamedStatistics::arms`]. Nothing
-/// that was acknowledged is affected.
-///
-/// # Errors
-/// When there is no such volume.
-pub fn set_hold_out(runtime: &Runtime, name: &str, hold_out: HoldOut) -> Result<(), VolumeError> {
-    runtime.volumes.set_hold_out(name, hold_out)
-}
-
-/// Removes a volume as [`Runtime::remove_volume`] does, even if its disk does not take its data:
-/// disconnects the clients, gives up what the disk lacks, and, with `save_to`, first writes that to
-/// a new file in the format of a vault, with its space allocated. The disk gets no further I/O.
-///
-/// # Errors
-/// When there is no such volume, the file exists or cannot be written: the volume is still served
-/// then. Or when the disk does not complete the I/O that has reached it: then the data is given up,
-/// a stop does not wait for the disk, and [`Runtime::remove_volume`] succeeds once the disk does.
-pub fn discard_volume(
-    runtime: &Runtime,
-    name: &str,
-    save_to: Option<&Path>,
-) -> Result<Discarded, VolumeError> {
-    runtime.volumes.discard(name, save_to)
 }
 
 impl Runtime {
@@ -141,8 +99,8 @@ impl Runtime {
 
     /// As [`Runtime::start_with`], over the memory file of a keeper, from [`crate::new_pool_file`]:
     /// an empty one, or one with the pool of a process that has ended. In the latter case, the
-    /// caller then adds the volumes of that process with [`Runtime::add_volume`], and calls
-    /// [`Runtime::close_adoption`].
+    /// caller then adds the volumes of that process with [`VolumeService::add`], and calls
+    /// [`VolumeService::close_adoption`].
     ///
     /// # Errors
     /// As [`Runtime::start`], and when the file cannot be used.
@@ -210,13 +168,6 @@ impl Runtime {
         self.volumes.status(self.engine(), &self.memory_bounds(), Curves::LeftOut, None)
     }
 
-    /// Copies the statistics of each volume, in constant time for each. No worker is interrupted; a
-    /// shard's lock is held while the counters of a few volumes are copied. Also possible while the
-    /// runtime stops. After the stop, the list is empty.
-    pub fn statistics(&self) -> Vec<NamedStatistics> {
-        self.volumes.statistics()
-    }
-
     /// The dirty limit of all shards at the full size of the pool, in bytes.
     pub fn dirty_bytes_max(&self) -> u64 {
         let shares = self.write_share();
@@ -232,7 +183,7 @@ impl Runtime {
 
     /// The share of the pool for writes.
     pub fn write_share(&self) -> WriteShares<'_> {
-        WriteShares { shared: &self.shared, vault: self.vault(), lines: None }
+        WriteShares { shared: &self.shared, vault: self.volumes.protectors().vault(), lines: None }
     }
 
     /// The share of the pool for writes, to be checked for another size of the memory, which is not
@@ -329,108 +280,14 @@ impl Runtime {
 
 /// Volumes.
 impl Runtime {
-    /// Adds a volume. It is served when this returns: its data from journal and vault is in the
-    /// pool or on its disk.
-    ///
-    /// # Errors
-    /// When its name or its disk is in use, there are too many volumes, or its data cannot be
-    /// recovered safely.
-    pub fn add_volume(&self, settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
-        self.volumes.add(settings)
+    /// The management of the volumes.
+    pub const fn volumes(&self) -> &VolumeService {
+        &self.volumes
     }
 
-    /// Changes the settings of a volume, from the next request on. Those that cannot change while
-    /// it is served keep their effect. Clients that have entered the volume are not notified, but
-    /// read-only and the cache mode apply to them, too. The ranges are pinned only if `has_pins`,
-    /// also if they are the former ones, which may have been refused.
-    ///
-    /// # Errors
-    /// When there is no such volume, its disk is read-only and the change makes the volume
-    /// writable, its ranges may not be pinned, or a journal or vault cannot record that the volume
-    /// relies on it. Nothing has changed then.
-    pub fn change_volume(
-        &self,
-        name: &str,
-        config: VolumeConfig,
-        has_pins: bool,
-    ) -> Result<(), VolumeError> {
-        self.volumes.change(name, config, has_pins)
-    }
-
-    /// Replaces the pinned ranges of a volume: their lines stay in the pool. Lines that are not
-    /// there are read in the background, if [`Runtime::keep_warm_lists`] was called.
-    ///
-    /// # Errors
-    /// When there is no such volume, a range is not inside it, or the pinned ranges of all volumes
-    /// would take more than half of the pool, or too much of one of its shards. Nothing has changed
-    /// then.
-    pub fn set_pins(&self, name: &str, ranges: &PinnedRanges) -> Result<(), VolumeError> {
-        self.volumes.set_pins(name, ranges)
-    }
-
-    /// Flushes a volume to its disk. `progress` is called periodically with the dirty bytes left.
-    ///
-    /// # Errors
-    /// When there is no such volume, or the disk fails or hangs; data not written stays dirty.
-    pub fn flush_volume(
-        &self,
-        name: &str,
-        mut progress: impl FnMut(u64),
-    ) -> Result<(), VolumeError> {
-        self.volumes.flush(name, &mut progress)
-    }
-
-    /// Saves a volume in memory to its image, as it is now, unless it has not changed since the
-    /// last save. Clients are served meanwhile. Waits for a save in progress first.
-    ///
-    /// # Errors
-    /// When there is no such volume, it has no image, or the image cannot be written.
-    pub fn save_volume(&self, name: &str) -> Result<(), VolumeError> {
-        self.volumes.save(name)
-    }
-
-    /// The volumes that are saved to images, and the state of these.
-    pub fn saved_volumes(&self) -> Vec<(String, SaveState)> {
-        self.volumes.saved()
-    }
-
-    /// Trusts a disk again that has failed a flush, and flushes it. Data that the journal still
-    /// holds is written again first; the clients have to reconnect for that. Other data that the
-    /// disk may have lost is not written again: the caller asserts that it is on the disk, or not
-    /// needed. From now on, reads of sectors that were lost in memory and are not in the journal
-    /// return the disk's content.
-    ///
-    /// # Errors
-    /// As [`Runtime::flush_volume`], and when the journal cannot be read.
-    pub fn trust_volume(
-        &self,
-        name: &str,
-        mut progress: impl FnMut(u64),
-    ) -> Result<(), VolumeError> {
-        self.volumes.trust(name, &mut progress)
-    }
-
-    /// Removes a volume: flushes it to its disk, drains its clients, and closes the disk.
-    /// `progress` is called as by [`Self::stop`].
-    ///
-    /// # Errors
-    /// When there is no such volume, or the disk fails or hangs: the volume is still served then.
-    pub fn remove_volume(
-        &self,
-        name: &str,
-        mut progress: impl FnMut(u64),
-    ) -> Result<(), VolumeError> {
-        self.volumes.remove(name, &mut progress)
-    }
-
-    /// Measures the write-split cost of a volume's disk with some reads. Waits up to ten seconds
-    /// for the volume to be idle.
-    ///
-    /// # Errors
-    /// When there is no such volume, it is busy all the time, or its disk cannot be measured. It is
-    /// served as before.
-    pub fn calibrate_volume(&self, name: &str) -> Result<SplitCost, VolumeError> {
-        self.volumes.calibrate(name)
+    /// The volumes that a UPS protects.
+    pub fn ups(&self) -> UpsVolumes<'_> {
+        UpsVolumes::of(&self.shared)
     }
 
     /// Lets the miss-ratio curves of all volumes decay: their counts fall by half in an hour, so
@@ -446,13 +303,6 @@ impl Runtime {
     /// Whether the pool has all data of a volume with this name. Does not compare the disk.
     pub fn is_in_pool(&self, name: &str) -> bool {
         self.volumes.pool_volumes().has_all_of(name)
-    }
-
-    /// Must be called once all volumes of a start have been added. Drops the clean lines of volumes
-    /// that are not served, because other programs may change their disks. Dirty lines stay.
-    /// Returns the volumes that have some, each as `name=backing`, with the bytes.
-    pub fn close_adoption(&self) -> Vec<(String, u64)> {
-        self.volumes.close_adoption()
     }
 
     /// Volumes that have dirty lines in the adopted pool and are not served, with the bytes.
@@ -529,30 +379,6 @@ impl Runtime {
 
 /// Journals and the vault.
 impl Runtime {
-    /// Sets the record of the volumes that rely on a journal. By default nothing is recorded.
-    ///
-    /// # Panics
-    /// If a journal is open already.
-    pub fn keep_journal_record(&self, record: Arc<dyn JournalRecord>) {
-        self.volumes.protectors().keep_journal_record(record);
-    }
-
-    /// Sets the record of the volumes that rely on a vault. By default nothing is recorded.
-    ///
-    /// # Panics
-    /// If a vault is open already: its volumes would be missing from the record.
-    pub fn keep_vault_record(&self, record: Arc<dyn VaultRecord>) {
-        self.volumes.protectors().keep_vault_record(record);
-    }
-
-    /// Opens a journal, or formats one on a device that begins with zeroes.
-    ///
-    /// # Errors
-    /// When the journal cannot be used, or its use could lose acknowledged writes.
-    pub fn open_journal(&self, settings: JournalSettings) -> Result<Arc<Journal>, JournalError> {
-        self.volumes.protectors().open_journal(settings)
-    }
-
     /// Opens the vault, or formats one on a device that begins with zeroes. A runtime has at most
     /// one vault.
     ///
@@ -561,74 +387,6 @@ impl Runtime {
     pub fn open_vault(&self, settings: VaultSettings) -> Result<Arc<Vault>, VaultError> {
         let needed_bytes = vault_bytes_for(self.dirty_bytes_max());
         self.volumes.protectors().open_vault(settings, needed_bytes)
-    }
-
-    /// The open journals.
-    pub fn journals(&self) -> Vec<Arc<Journal>> {
-        self.volumes.protectors().journals()
-    }
-
-    /// The open vault.
-    pub fn vault(&self) -> Option<Arc<Vault>> {
-        self.volumes.protectors().vault()
-    }
-
-    /// Checks that journals, vault and disks are still where they were opened. Call this about once
-    /// a second; a device counts as displaced after two consecutive failed checks. May block as
-    /// long as resolving a path can.
-    pub fn check_presence(&self) {
-        self.volumes.check_presence();
-    }
-
-    /// Rewrites the records of which volumes rely on which journal and vault, and of failed
-    /// journals, after the records were deleted.
-    pub fn renew_records(&self) -> Result<(), VolumeError> {
-        self.volumes.protectors().renew_records()
-    }
-}
-
-/// Volumes that a UPS protects.
-impl Runtime {
-    /// The volumes that only a UPS protects: their dirty data is in the pool alone.
-    pub fn power_volumes(&self) -> Vec<VolumeId> {
-        UpsVolumes::of(&self.shared).ids()
-    }
-
-    /// Sets the dirty limit, in bytes of lines, of the volumes that only a UPS protects; at 0 they
-    /// write through. Returns the dirty bytes of these volumes. Must be called several times a
-    /// second.
-    pub fn set_power(&self, dirty_bytes_max: u64) -> u64 {
-        UpsVolumes::of(&self.shared).set_limit(dirty_bytes_max)
-    }
-
-    /// Starts to destage the volumes that only a UPS protects, and to flush their disks, unless
-    /// that is in progress. Data that a disk does not take stays dirty.
-    pub fn drain_power(&self) {
-        UpsVolumes::of(&self.shared).drain();
-    }
-
-    /// Makes a flush due for the disk of each volume that only a UPS protects, because the disk's
-    /// cache may be volatile. [`Runtime::start_power_syncs`] starts the flushes.
-    pub fn request_power_sync(&self) {
-        UpsVolumes::of(&self.shared).request_sync();
-    }
-
-    /// Starts the flushes that are due. A disk whose previous flush is still in progress stays due,
-    /// because that flush need not cover later writes.
-    pub fn start_power_syncs(&self) {
-        UpsVolumes::of(&self.shared).start_syncs();
-    }
-
-    /// Flushes the disks of the volumes that only a UPS protects, and waits for at most `timeout`.
-    /// Returns the names of the volumes whose flush has failed or not completed.
-    pub fn sync_power(&self, timeout: Duration) -> Vec<String> {
-        UpsVolumes::of(&self.shared).sync(timeout)
-    }
-
-    /// Halts writes to the volumes that only a UPS protects, or ends the halt. Returns the volumes
-    /// whose state has changed.
-    pub fn halt_power(&self, halt: bool) -> Vec<VolumeId> {
-        UpsVolumes::of(&self.shared).halt(halt)
     }
 }
 

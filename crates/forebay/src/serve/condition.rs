@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) fn start(daemon: Arc<Daemon>) -> io::Result<Periodic> {
     let mut log = ConditionLog::default();
     Periodic::start(Thread::named("disk-watch"), INTERVAL, move || {
-        let events = log.update(Instant::now(), &forebay_runtime::conditions(daemon.runtime()));
+        let events = log.update(Instant::now(), &daemon.runtime().volumes().conditions());
         events.iter().for_each(Event::log);
     })
 }

@@ -217,7 +217,7 @@ impl Journals {
             .try_for_each(|device| self.reserve(device))
             .map_err(|error| with_volume(problem_of(&error)))?;
         let settings = self.settings((backend, mirror), accept_loss && spec.config.accept_loss);
-        let opened = runtime.open_journal(settings);
+        let opened = runtime.volumes().protectors().open_journal(settings);
         opened.map(Some).map_err(|error| with_volume(problem_of(&error)))
     }
 
@@ -452,8 +452,9 @@ fn heads_of(
 
 /// Whether a volume is under a UPS, and the vault has all data that its disk lacks.
 fn has_vaulted(runtime: &Runtime, spec: &VolumeSpec) -> bool {
+    let vault = runtime.volumes().protectors().vault();
     spec.config.protection.has_ups()
-        && runtime.vault().is_some_and(|vault| vault.replaces_journal(&spec.name))
+        && vault.is_some_and(|vault| vault.replaces_journal(&spec.name))
 }
 
 fn head_of(device: &Arc<dyn Backend>) -> Head {

@@ -184,7 +184,12 @@ impl Daemon {
             (state.config.ups.clone(), state.config.state.clone())
         };
         let batteries = Batteries::open(state_dir.join("batteries.json"));
-        let dump_target = self.runtime.vault().map(|vault| Arc::new(VaultDumpTarget(vault)) as _);
+        let dump_target = self
+            .runtime
+            .volumes()
+            .protectors()
+            .vault()
+            .map(|vault| Arc::new(VaultDumpTarget(vault)) as _);
         let means = Means {
             runtime: Arc::clone(&self.runtime),
             dump_target,
@@ -204,7 +209,7 @@ impl Daemon {
 
     /// Logs the data that the pool and the journals hold of volumes that are not served.
     pub(super) fn report_unserved(&self) {
-        for (volume, bytes) in self.runtime.close_adoption() {
+        for (volume, bytes) in self.runtime.volumes().close_adoption() {
             tracing::warn!(
                 bytes,
                 %volume,
@@ -326,7 +331,7 @@ impl Daemon {
         let spec = old.with(change).map_err(|error| problem_of(&error))?;
         add::check_tls(self, &spec)?;
         let config = spec.config.clone();
-        self.runtime.change_volume(name, config, change.has("pin")).map_err(problem)?;
+        self.runtime.volumes().change(name, config, change.has("pin")).map_err(problem)?;
         if spec.config.frozen != old.config.frozen {
             log_frozen(name, spec.config.frozen);
         }
@@ -434,7 +439,7 @@ impl Daemon {
             journals: self.journals.status(),
             volumes: self.volumes(figures, report),
             power: self.power_status(),
-            vault: self.runtime.vault().map(|vault| vault::status(&vault)),
+            vault: self.runtime.volumes().protectors().vault().map(|vault| vault::status(&vault)),
             ..base
         };
         Status { alerts: alerts(&status), ..status }
@@ -523,7 +528,7 @@ impl Manager for Daemon {
     }
 
     fn flush_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
-        self.runtime.flush_volume(name, reporter(progress)).map_err(problem)
+        self.runtime.volumes().flush(name, reporter(progress)).map_err(problem)
     }
 
     fn save_volume(&self, name: &str) -> Result<(), Problem> {
@@ -537,13 +542,13 @@ impl Manager for Daemon {
     }
 
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
-        self.runtime.trust_volume(name, reporter(progress)).map_err(problem)?;
+        self.runtime.volumes().trust(name, reporter(progress)).map_err(problem)?;
         tracing::info!(volume = %name, "disk trusted again");
         Ok(())
     }
 
     fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem> {
-        self.runtime.calibrate_volume(name).map_err(problem)?;
+        self.runtime.volumes().calibrate(name).map_err(problem)?;
         self.volume_status(name)
     }
 
@@ -552,10 +557,10 @@ impl Manager for Daemon {
     }
 
     fn drill(&self) -> Result<DrillReport, Problem> {
-        let (volumes, power) = (self.runtime.power_volumes(), self.power_status());
+        let (volumes, power) = (self.runtime.ups().ids(), self.power_status());
         let state_dir = self.state().config.state.clone();
         let pool_bytes = memory_status(&self.runtime).dirty_bytes_max;
-        let vault = self.runtime.vault();
+        let vault = self.runtime.volumes().protectors().vault();
         vault::drill(vault.as_ref(), &volumes, power.as_ref(), pool_bytes, &state_dir)
     }
 

@@ -243,8 +243,8 @@ fn start(
     tracing::info!(%memory, io_engine = runtime.engine(), "runtime started");
     let reliances = Reliances::new(&config.state, config.vault.as_deref(), overrides.given_up);
     let reliances = Arc::new(reliances);
-    runtime.keep_vault_record(Arc::clone(&reliances) as _);
-    runtime.keep_journal_record(Arc::clone(&reliances) as _);
+    runtime.volumes().protectors().keep_vault_record(Arc::clone(&reliances) as _);
+    runtime.volumes().protectors().keep_journal_record(Arc::clone(&reliances) as _);
     let files = Arc::new(VolumeFiles(config.state.clone()));
     runtime.keep_warm_lists(Arc::clone(&files) as _);
     runtime.keep_histories(files, clock);

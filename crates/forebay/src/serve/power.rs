@@ -336,7 +336,7 @@ impl MonitorThread {
     fn step(&mut self, observed_at: Option<Instant>) {
         let decision = self.controller.decide(now_ms(), &self.exposure());
         let limit = self.sequence.handle_order(order_of(&decision));
-        self.dirty_bytes = self.means.runtime.set_power(limit);
+        self.dirty_bytes = self.means.runtime.ups().set_limit(limit);
         let has_switched = self.sequence.has_switched();
         if has_switched {
             self.changes += 1;
@@ -345,11 +345,11 @@ impl MonitorThread {
         }
         let upkeep = self.sequence.handle_dirty(self.dirty_bytes, now_ms());
         if upkeep.request_sync {
-            self.means.runtime.request_power_sync();
+            self.means.runtime.ups().request_sync();
         }
         match upkeep.drain {
-            true => self.means.runtime.drain_power(),
-            false => self.means.runtime.start_power_syncs(),
+            true => self.means.runtime.ups().drain(),
+            false => self.means.runtime.ups().start_syncs(),
         }
         self.update_on_battery(&decision);
         self.update_status(&decision);
@@ -388,7 +388,7 @@ impl MonitorThread {
     /// Carries out the steps of a dump or of its end, after this decision; `None` at a stop.
     fn advance_dump(&mut self, decision: Option<&PowerDecision>) {
         loop {
-            let volumes = self.means.runtime.power_volumes();
+            let volumes = self.means.runtime.ups().ids();
             let was_halted = self.sequence.is_halted();
             let Some(step) = self.sequence.poll_dump(&volumes, now_ms()) else { return };
             if let (DumpStep::Halt, Some(decision)) = (step, decision) {
@@ -414,14 +414,14 @@ impl MonitorThread {
         let Means { runtime, dump_target, .. } = &self.means;
         match step {
             DumpStep::Halt => {
-                runtime.halt_power(true);
+                runtime.ups().halt(true);
                 self.dump.0 = Instant::now();
             }
             DumpStep::Dump => self.dump.1 = self.dump_volumes()?,
             DumpStep::FlushDisks => {
                 // A flush that failed during the dump fails again here; one that was late gets more
                 // time.
-                let unflushed = runtime.sync_power(SYNC_TIMEOUT);
+                let unflushed = runtime.ups().sync(SYNC_TIMEOUT);
                 if !unflushed.is_empty() {
                     return Err(Failure::Unflushed(unflushed));
                 }
@@ -430,7 +430,7 @@ impl MonitorThread {
                 let emptied = dump_target.as_ref().map_or(Ok(()), |target| target.empty());
                 emptied.map_err(|error| Failure::Unemptied(sentence(&error)))?;
             }
-            DumpStep::Resume => drop(runtime.halt_power(false)),
+            DumpStep::Resume => drop(runtime.ups().halt(false)),
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ struct Monitored {
 
 impl Monitored {
     fn check(&mut self) {
-        self.daemon.runtime().check_presence();
+        self.daemon.runtime().volumes().check_presence();
         if self.state.is_in_place() {
             self.misses = 0;
         } else {
@@ -107,7 +107,7 @@ impl Monitored {
                     Some(Step::Records)
                 }
                 Step::Records => {
-                    self.daemon.runtime().renew_records()?;
+                    self.daemon.runtime().volumes().protectors().renew_records()?;
                     Some(Step::ControlSocket)
                 }
                 Step::ControlSocket => {

@@ -58,7 +58,7 @@ impl Counts {
     fn now(runtime: Option<&Runtime>) -> Self {
         // Without /proc, the start has the time of the service manager's timeout.
         let text = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
-        let volumes = runtime.map(Runtime::statistics).unwrap_or_default();
+        let volumes = runtime.map(|runtime| runtime.volumes().statistics()).unwrap_or_default();
         let lines = volumes.iter().map(|volume| [volume.cached_lines, volume.dirty_lines]);
         Self {
             io_bytes: io_bytes(&text),

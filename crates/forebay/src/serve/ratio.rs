@@ -7,7 +7,7 @@
 use crate::report::problem as problem_of;
 use forebay_api::{CacheRatio as RatioStatus, PowerStatus, Problem};
 use forebay_config::{CacheRatio, MemorySetting, ServerChange};
-use forebay_runtime::{MemoryStatus, Runtime, writers};
+use forebay_runtime::{MemoryStatus, Runtime};
 use forebay_types::{Size, WriteShare};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -98,7 +98,7 @@ impl Ratio {
         let setting = self.state().setting;
         let shortage = self.runtime.write_share().current_shortage();
         let shortage = shortage.map(|error| error.to_string());
-        decide(&Inputs::new(setting, memory, writers(&self.runtime), power, shortage))
+        decide(&Inputs::new(setting, memory, self.runtime.volumes().writers(), power, shortage))
     }
 
     /// Logs the shares if they differ from those that were logged last.

@@ -79,7 +79,7 @@ impl Saves {
 
     /// Starts the saves that are due.
     fn poll(self: &Arc<Self>) {
-        let found = self.runtime.saved_volumes();
+        let found = self.runtime.volumes().saved();
         let mut volumes = self.volumes();
         volumes
             .retain(|name, entry| entry.is_running || found.iter().any(|(other, _)| other == name));
@@ -94,7 +94,7 @@ impl Saves {
     /// Starts to save all volumes that have changed, because mains power has failed. `left` is the
     /// time for it. A volume that took longer the last time is left out.
     pub(super) fn start_for_power(self: &Arc<Self>, left: Duration) {
-        let found = self.runtime.saved_volumes();
+        let found = self.runtime.volumes().saved();
         let mut volumes = self.volumes();
         for (name, saved) in found.iter().filter(|(_, saved)| saved.is_changed) {
             let entry = volumes.entry(name.clone()).or_insert_with(Entry::new);
@@ -135,7 +135,7 @@ impl Saves {
     }
 
     fn save_for(&self, name: &str, cause: Cause) -> Result<(), VolumeError> {
-        let saved = self.runtime.save_volume(name);
+        let saved = self.runtime.volumes().save(name);
         let mut volumes = self.volumes();
         let logged = volumes.get_mut(name).map(|entry| &mut entry.logged);
         match &saved {

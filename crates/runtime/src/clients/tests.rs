@@ -221,7 +221,7 @@ fn start() -> (Runtime, Arc<DirectService>) {
     let service = Arc::new(DirectService::default());
     let runtime = Runtime::start(quiet_config(MEMORY_BYTES), &service).unwrap();
     let disk = Arc::new(MemoryBackend::new(64 * MIB).unwrap());
-    assert_eq!(runtime.add_volume(volume("disk", disk)).unwrap(), VolumeId(0));
+    assert_eq!(runtime.volumes().add(volume("disk", disk)).unwrap(), VolumeId(0));
     (runtime, service)
 }
 

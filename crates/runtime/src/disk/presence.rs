@@ -1,8 +1,8 @@
 //! Checks that journals, vault and disks are still where they were opened.
 //!
 //! An open file that was deleted, replaced or truncated still accepts writes, and the next process
-//! finds none of them. Writing to the open file does not reveal that, so
-//! [`Runtime::check_presence`](crate::Runtime::check_presence) checks the paths, off the data path.
+//! finds none of them. Writing to the open file does not reveal that, so the paths are checked, off
+//! the data path ([`check_presence`](crate::VolumeService::check_presence)).
 //!
 //! A journal device that is displaced counts as failed from then on. A displaced vault fails its
 //! next probe, which starts at once, and write-back under a UPS ends until the vault is back. A

@@ -28,7 +28,7 @@ impl Volume {
 }
 
 /// The volumes that a UPS protects.
-pub(crate) struct UpsVolumes<'a> {
+pub struct UpsVolumes<'a> {
     shared: &'a Shared,
 }
 
@@ -44,14 +44,14 @@ impl<'a> UpsVolumes<'a> {
     }
 
     /// The ids of the volumes that only a UPS protects.
-    pub(crate) fn ids(&self) -> Vec<VolumeId> {
+    pub fn ids(&self) -> Vec<VolumeId> {
         self.ups_only_volumes().iter().map(|volume| volume.id).collect()
     }
 
     /// Sets the dirty limit, in bytes of lines, of the volumes that only a UPS protects; at 0 they
     /// write through. Returns the dirty bytes of these volumes. Must be called several times a
     /// second.
-    pub(crate) fn set_limit(&self, dirty_bytes_max: u64) -> u64 {
+    pub fn set_limit(&self, dirty_bytes_max: u64) -> u64 {
         let volumes = self.ups_only_volumes();
         let dirty_bytes = volumes.iter().map(|v| self.shared.shards.dirty_bytes(v.id)).sum();
         self.shared.power.set(dirty_bytes, dirty_bytes_max);
@@ -60,7 +60,7 @@ impl<'a> UpsVolumes<'a> {
 
     /// Starts to destage the volumes that only a UPS protects, and to flush their disks, unless
     /// that is in progress. Data that a disk does not take stays dirty.
-    pub(crate) fn drain(&self) {
+    pub fn drain(&self) {
         for volume in self.ups_only_volumes() {
             if !volume.power.begin_drain() {
                 continue;
@@ -81,7 +81,7 @@ impl<'a> UpsVolumes<'a> {
 
     /// Makes a flush due for the disk of each volume that only a UPS protects, because the disk's
     /// cache may be volatile. [`UpsVolumes::start_syncs`] starts the flushes.
-    pub(crate) fn request_sync(&self) {
+    pub fn request_sync(&self) {
         for volume in self.ups_only_volumes() {
             volume.power.request_sync();
         }
@@ -89,7 +89,7 @@ impl<'a> UpsVolumes<'a> {
 
     /// Starts the flushes that are due. A disk whose previous flush is still in progress stays due,
     /// because that flush need not cover later writes.
-    pub(crate) fn start_syncs(&self) {
+    pub fn start_syncs(&self) {
         for volume in self.ups_only_volumes() {
             if !volume.power.begin_sync() {
                 continue;
@@ -102,7 +102,7 @@ impl<'a> UpsVolumes<'a> {
 
     /// Flushes the disks of the volumes that only a UPS protects, and waits for at most `timeout`.
     /// Returns the names of the volumes whose flush has failed or not completed.
-    pub(crate) fn sync(&self, timeout: Duration) -> Vec<String> {
+    pub fn sync(&self, timeout: Duration) -> Vec<String> {
         let (sender, results) = mpsc::channel();
         let volumes = self.ups_only_volumes();
         for (at, volume) in volumes.iter().enumerate() {
@@ -128,7 +128,7 @@ impl<'a> UpsVolumes<'a> {
 
     /// Halts writes to the volumes that only a UPS protects, or ends the halt. Returns the volumes
     /// whose state has changed.
-    pub(crate) fn halt(&self, halt: bool) -> Vec<VolumeId> {
+    pub fn halt(&self, halt: bool) -> Vec<VolumeId> {
         let volumes = self.shared.volumes.all();
         let volumes = volumes.iter().filter(|volume| {
             let is_concerned = if halt { volume.is_ups_only() } else { volume.power.has_ups() };

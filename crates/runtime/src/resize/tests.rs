@@ -154,7 +154,7 @@ impl Rig {
         let disk = self.path("disk");
         let disk = forebay_backend::open(disk.to_str().unwrap(), &OpenOptions::default()).unwrap();
         let settings = VolumeSettings { gather_below: GATHERS_ALL, ..volume("v", disk) };
-        runtime.add_volume(settings).unwrap();
+        runtime.volumes().add(settings).unwrap();
         let socket = self.path("nbd.sock");
         let _ = std::fs::remove_file(&socket);
         listen(&server, &socket);

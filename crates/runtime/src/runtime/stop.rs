@@ -168,15 +168,18 @@ fn dump(runtime: &Runtime, volumes: &[Arc<Volume>]) -> bool {
     let under_ups =
         volumes.iter().filter(|volume| volume.power.has_ups() && !is_journalled(volume));
     let ids: Vec<_> = under_ups.map(|volume| volume.id).collect();
-    let Some(vault) = runtime.vault().filter(|_| !ids.is_empty()) else { return false };
-    runtime.halt_power(true);
+    let Some(vault) = runtime.volumes().protectors().vault().filter(|_| !ids.is_empty()) else {
+        return false;
+    };
+    runtime.ups().halt(true);
     let dumped = vault.leave(&ids);
     dumped.inspect_err(|error| tracing::error!(%error, "dump failed")).is_ok()
 }
 
 fn left_of(runtime: &Runtime, volume: &Volume, is_dumped: bool) -> LeftBehind {
     let journal = volume.journal.as_ref().filter(|_| is_journalled(volume));
-    let vault = runtime.vault().filter(|_| is_dumped && volume.power.has_ups());
+    let vault =
+        runtime.volumes().protectors().vault().filter(|_| is_dumped && volume.power.has_ups());
     let kept_by = journal.map(|used| format!("journal {}", used.journal.name()));
     LeftBehind {
         volume: volume.name.clone(),

@@ -28,8 +28,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 impl VolumeService {
-    /// See [`crate::Runtime::add_volume`].
-    pub(crate) fn add(&self, settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
+    /// Adds a volume. It is served when this returns: its data from journal and vault is in the
+    /// pool or on its disk.
+    ///
+    /// # Errors
+    /// When its name or its disk is in use, there are too many volumes, or its data cannot be
+    /// recovered safely.
+    pub fn add(&self, settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
         let _addition = self.begin_addition(&settings)?;
         self.pool_volumes().compare(&settings)?;
         self.protectors.check_missing_journal(&settings)?;

@@ -32,8 +32,8 @@ pub struct VolumeCondition {
 }
 
 impl VolumeService {
-    /// See [`crate::conditions`].
-    pub(crate) fn conditions(&self) -> Vec<VolumeCondition> {
+    /// Whether the volumes are served without errors. No disk and no worker can delay the answer.
+    pub fn conditions(&self) -> Vec<VolumeCondition> {
         let mut stalls = self.stalls();
         let volumes = self.shared.volumes.all();
         let mut conditions: Vec<_> = volumes

@@ -28,12 +28,17 @@ pub struct Discarded {
 }
 
 impl VolumeService {
-    /// See [`crate::Runtime::discard_volume`].
-    pub(crate) fn discard(
-        &self,
-        name: &str,
-        save_to: Option<&Path>,
-    ) -> Result<Discarded, VolumeError> {
+    /// Removes a volume as [`VolumeService::remove`] does, even if its disk does not take its data:
+    /// disconnects the clients, gives up what the disk lacks, and, with `save_to`, first writes
+    /// that to a new file in the format of a vault, with its space allocated. The disk gets no
+    /// further I/O.
+    ///
+    /// # Errors
+    /// When there is no such volume, the file exists or cannot be written: the volume is still
+    /// served then. Or when the disk does not complete the I/O that has reached it: then the data
+    /// is given up, a stop does not wait for the disk, and [`VolumeService::remove`] succeeds once
+    /// the disk does.
+    pub fn discard(&self, name: &str, save_to: Option<&Path>) -> Result<Discarded, VolumeError> {
         let volume = self.shared.volumes.named(name)?;
         let error = match self.remove(name, &mut |_| {}) {
             Ok(()) => return Ok(Discarded::default()),

@@ -41,6 +41,7 @@ mod status;
 
 pub use condition::VolumeCondition;
 pub use discard::Discarded;
+pub use protectors::Protectors;
 pub use recording::{RecordError, Recording};
 pub use settings::VolumeSettings;
 pub use slow_log::{SlowLog, SlowUnlogged};
@@ -49,7 +50,6 @@ pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 
 pub(crate) use adopt::shards;
 pub(crate) use drain::{POLL, flush, flush_all, outstanding, save, save_all, wait_until_idle};
-pub(crate) use protectors::Protectors;
 
 use crate::error::{VolumeError, VolumeResult};
 use crate::learn::Learner;
@@ -59,7 +59,6 @@ use crate::warm_up::WarmUps;
 use additions::Additions;
 use adopt::PoolVolumes;
 use calibrate::Calibrator;
-use drain::OnProgress;
 use forebay_backend::SaveState;
 use forebay_policy::SplitCost;
 use forebay_types::{HoldOut, Mode, TlsUse, VolumeConfig};
@@ -67,7 +66,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The management of the volumes. See the module.
-pub(crate) struct VolumeService {
+pub struct VolumeService {
     shared: Arc<Shared>,
     protectors: Protectors,
     calibrator: Arc<Calibrator>,
@@ -91,7 +90,7 @@ impl VolumeService {
     }
 
     /// The journals and the vault of the volumes.
-    pub(crate) const fn protectors(&self) -> &Protectors {
+    pub const fn protectors(&self) -> &Protectors {
         &self.protectors
     }
 
@@ -110,8 +109,16 @@ impl VolumeService {
         PoolVolumes::of(&self.shared)
     }
 
-    /// See [`crate::Runtime::change_volume`].
-    pub(crate) fn change(&self, name: &str, new: VolumeConfig, has_pins: bool) -> VolumeResult {
+    /// Changes the settings of a volume, from the next request on. Those that cannot change while
+    /// it is served keep their effect. Clients that have entered the volume are not notified, but
+    /// read-only and the cache mode apply to them, too. The ranges are pinned only if `has_pins`,
+    /// also if they are the former ones, which may have been refused.
+    ///
+    /// # Errors
+    /// When there is no such volume, its disk is read-only and the change makes the volume
+    /// writable, its ranges may not be pinned, or a journal or vault cannot record that the volume
+    /// relies on it. Nothing has changed then.
+    pub fn change(&self, name: &str, new: VolumeConfig, has_pins: bool) -> VolumeResult {
         let _changing = self.changes.lock();
         let volume = self.shared.volumes.named(name)?;
         if volume.is_closed.load(Ordering::Relaxed) {
@@ -161,8 +168,13 @@ impl VolumeService {
         Ok(())
     }
 
-    /// See [`crate::set_hold_out`].
-    pub(crate) fn set_hold_out(&self, name: &str, hold_out: HoldOut) -> VolumeResult {
+    /// Sets which regions of a volume are served as if there were no cache, from the next request
+    /// on. Their response times, and those of the others, are counted in [`NamedStatistics::arms`].
+    /// Nothing that was acknowledged is affected.
+    ///
+    /// # Errors
+    /// When there is no such volume.
+    pub fn set_hold_out(&self, name: &str, hold_out: HoldOut) -> VolumeResult {
         let _changing = self.changes.lock();
         let volume = self.shared.volumes.named(name)?;
         // At the start of a hold-out, a request that is answered before the shards change counts as
@@ -182,14 +194,21 @@ impl VolumeService {
         Ok(())
     }
 
-    /// See [`crate::Runtime::flush_volume`].
-    pub(crate) fn flush(&self, name: &str, progress: OnProgress<'_>) -> VolumeResult {
+    /// Flushes a volume to its disk. `progress` is called periodically with the dirty bytes left.
+    ///
+    /// # Errors
+    /// When there is no such volume, or the disk fails or hangs; data not written stays dirty.
+    pub fn flush(&self, name: &str, mut progress: impl FnMut(u64)) -> VolumeResult {
         let volume = self.shared.volumes.named(name)?;
-        drain::flush(&self.shared, &volume, progress)
+        drain::flush(&self.shared, &volume, &mut progress)
     }
 
-    /// See [`crate::Runtime::save_volume`].
-    pub(crate) fn save(&self, name: &str) -> VolumeResult {
+    /// Saves a volume in memory to its image, as it is now, unless it has not changed since the
+    /// last save. Clients are served meanwhile. Waits for a save in progress first.
+    ///
+    /// # Errors
+    /// When there is no such volume, it has no image, or the image cannot be written.
+    pub fn save(&self, name: &str) -> VolumeResult {
         let volume = self.shared.volumes.named(name)?;
         if self.shared.stopping.load(Ordering::Relaxed) {
             // The stop saves it; afterwards, another process may use the image.
@@ -201,16 +220,21 @@ impl VolumeService {
         drain::save(&volume)
     }
 
-    /// See [`crate::Runtime::saved_volumes`].
-    pub(crate) fn saved(&self) -> Vec<(String, SaveState)> {
+    /// The volumes that are saved to images, and the state of these.
+    pub fn saved(&self) -> Vec<(String, SaveState)> {
         let volumes = self.shared.volumes.all();
         let saved =
             volumes.iter().map(|volume| Some((volume.name.clone(), volume.backend.saved()?)));
         saved.flatten().collect()
     }
 
-    /// See [`crate::Runtime::calibrate_volume`].
-    pub(crate) fn calibrate(&self, name: &str) -> Result<SplitCost, VolumeError> {
+    /// Measures the write-split cost of a volume's disk with some reads. Waits up to ten seconds
+    /// for the volume to be idle.
+    ///
+    /// # Errors
+    /// When there is no such volume, it is busy all the time, or its disk cannot be measured. It is
+    /// served as before.
+    pub fn calibrate(&self, name: &str) -> Result<SplitCost, VolumeError> {
         let volume = self.shared.volumes.named(name)?;
         if volume.is_closed.load(Ordering::SeqCst) {
             return Err(VolumeError::Leaving(name.to_owned()));
@@ -218,14 +242,18 @@ impl VolumeService {
         self.calibrator.measure_now(&volume)
     }
 
-    /// See [`crate::Runtime::close_adoption`].
-    pub(crate) fn close_adoption(&self) -> Vec<(String, u64)> {
+    /// Must be called once all volumes of a start have been added. Drops the clean lines of volumes
+    /// that are not served, because other programs may change their disks. Dirty lines stay.
+    /// Returns the volumes that have some, each as `name=backing`, with the bytes.
+    pub fn close_adoption(&self) -> Vec<(String, u64)> {
         let additions = self.changes.lock();
         self.pool_volumes().drop_unserved(|name| additions.has(name))
     }
 
-    /// Checks that journals, vault and disks are still where they were opened.
-    pub(crate) fn check_presence(&self) {
+    /// Checks that journals, vault and disks are still where they were opened. Call this about once
+    /// a second; a device counts as displaced after two consecutive failed checks. May block as
+    /// long as resolving a path can.
+    pub fn check_presence(&self) {
         self.protectors.check_presence();
         self.shared.volumes.all().iter().for_each(|volume| presence::check_presence(volume));
     }

@@ -13,8 +13,14 @@ use forebay_volume::pinned_lines_by_shard;
 use std::sync::Arc;
 
 impl VolumeService {
-    /// See [`crate::Runtime::set_pins`].
-    pub(crate) fn set_pins(&self, name: &str, ranges: &PinnedRanges) -> VolumeResult {
+    /// Replaces the pinned ranges of a volume: their lines stay in the pool. Lines that are not
+    /// there are read in the background, if [`crate::Runtime::keep_warm_lists`] was called.
+    ///
+    /// # Errors
+    /// When there is no such volume, a range is not inside it, or the pinned ranges of all volumes
+    /// would take more than half of the pool, or too much of one of its shards. Nothing has changed
+    /// then.
+    pub fn set_pins(&self, name: &str, ranges: &PinnedRanges) -> VolumeResult {
         let config = self.shared.volumes.named(name)?.config.read().clone();
         self.change(name, VolumeConfig { pin: ranges.clone(), ..config }, true)
     }
@@ -168,7 +174,7 @@ mod tests {
         let (shards, pool) = (runtime.shared().shards.len(), &runtime.shared().pool);
         assert!(shards > 1, "all lines are in one shard");
         let disk = Arc::new(MemoryBackend::new(1 << 30).unwrap());
-        runtime.add_volume(volume("v", disk)).unwrap();
+        runtime.volumes().add(volume("v", disk)).unwrap();
         let id = runtime.named("v").unwrap().id;
         // Rows of four regions that belong to the first shard.
         let row_bytes = 4 * MIB;
@@ -179,13 +185,13 @@ mod tests {
         let mut pins = PinnedRanges::default();
         for offset in rows.by_ref().take(fits as usize) {
             pins.add(ByteRange::new(offset, row_bytes));
-            runtime.set_pins("v", &pins).unwrap();
+            runtime.volumes().set_pins("v", &pins).unwrap();
         }
         let before = runtime.status().unwrap().memory.pinned_bytes;
         assert_eq!(before, fits * row_bytes);
         let mut more = pins.clone();
         more.add(ByteRange::new(rows.next().unwrap(), row_bytes));
-        let refused = runtime.set_pins("v", &more);
+        let refused = runtime.volumes().set_pins("v", &more);
         let Err(VolumeError::Pin(PinError::Uneven { needed_bytes, .. })) = refused else {
             panic!("{refused:?}");
         };
@@ -196,7 +202,7 @@ mod tests {
             .step_by(row_bytes as usize)
             .filter(|&offset| shard_of(id, Stripes::NONE, offset, shards) == 1);
         pins.add(ByteRange::new(others.next().unwrap(), row_bytes));
-        runtime.set_pins("v", &pins).unwrap();
+        runtime.volumes().set_pins("v", &pins).unwrap();
         runtime.stop(|_| {}).unwrap();
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn pool_and_vault(
 }
 
 /// The open journals and the open vault. See the module.
-pub(crate) struct Protectors {
+pub struct Protectors {
     shared: Arc<Shared>,
     journals: Lock<Vec<Arc<Journal>>>,
     vault: Lock<Option<Arc<Vault>>>,
@@ -70,20 +70,20 @@ impl Protectors {
         }
     }
 
-    /// Sets the record of the volumes that rely on a journal.
+    /// Sets the record of the volumes that rely on a journal. By default nothing is recorded.
     ///
     /// # Panics
     /// If a journal is open already.
-    pub(crate) fn keep_journal_record(&self, record: Arc<dyn JournalRecord>) {
+    pub fn keep_journal_record(&self, record: Arc<dyn JournalRecord>) {
         assert!(self.journals.lock().is_empty(), "the record is set before a journal is opened");
         *self.journal_record.lock() = record;
     }
 
-    /// Sets the record of the volumes that rely on a vault.
+    /// Sets the record of the volumes that rely on a vault. By default nothing is recorded.
     ///
     /// # Panics
     /// If a vault is open already: its volumes would be missing from the record.
-    pub(crate) fn keep_vault_record(&self, record: Arc<dyn VaultRecord>) {
+    pub fn keep_vault_record(&self, record: Arc<dyn VaultRecord>) {
         assert!(self.vault().is_none(), "the record is set before a vault is opened");
         *self.vault_record.lock() = record;
     }
@@ -96,11 +96,11 @@ impl Protectors {
         Arc::clone(&self.vault_record.lock())
     }
 
-    /// Opens a journal, or formats one.
-    pub(crate) fn open_journal(
-        &self,
-        settings: JournalSettings,
-    ) -> Result<Arc<Journal>, JournalError> {
+    /// Opens a journal, or formats one on a device that begins with zeroes.
+    ///
+    /// # Errors
+    /// When the journal cannot be used, or its use could lose acknowledged writes.
+    pub fn open_journal(&self, settings: JournalSettings) -> Result<Arc<Journal>, JournalError> {
         let journal = Journal::open(settings, &self.shared, self.journal_record())?;
         self.journals.lock().push(Arc::clone(&journal));
         Ok(journal)
@@ -118,12 +118,12 @@ impl Protectors {
     }
 
     /// The open journals.
-    pub(crate) fn journals(&self) -> Vec<Arc<Journal>> {
+    pub fn journals(&self) -> Vec<Arc<Journal>> {
         self.journals.lock().clone()
     }
 
     /// The open vault.
-    pub(crate) fn vault(&self) -> Option<Arc<Vault>> {
+    pub fn vault(&self) -> Option<Arc<Vault>> {
         self.vault.lock().clone()
     }
 
@@ -145,8 +145,8 @@ impl Protectors {
     }
 
     /// Rewrites the records of which volumes rely on which journal and vault, and of failed
-    /// journals.
-    pub(crate) fn renew_records(&self) -> VolumeResult {
+    /// journals, after the records were deleted.
+    pub fn renew_records(&self) -> VolumeResult {
         for volume in self.shared.volumes.all() {
             let mode = {
                 let shard = self.shared.shard(0);

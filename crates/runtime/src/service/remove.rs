@@ -11,15 +11,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl VolumeService {
-    /// See [`crate::Runtime::remove_volume`].
-    pub(crate) fn remove(&self, name: &str, progress: OnProgress<'_>) -> VolumeResult {
+    /// Removes a volume: flushes it to its disk, drains its clients, and closes the disk.
+    /// `progress` is called as by [`crate::Runtime::stop`].
+    ///
+    /// # Errors
+    /// When there is no such volume, or the disk fails or hangs: the volume is still served then.
+    pub fn remove(&self, name: &str, mut progress: impl FnMut(u64)) -> VolumeResult {
         let volume = self.shared.volumes.named(name)?;
         if volume.is_given_up() {
             return self.end_given_up(&volume);
         }
         match volume.half_added.swap(false, Ordering::Relaxed) {
-            true => self.retract(&volume, progress)?,
-            false => self.remove_served(&volume, progress)?,
+            true => self.retract(&volume, &mut progress)?,
+            false => self.remove_served(&volume, &mut progress)?,
         }
         self.forget(name);
         Ok(())
@@ -148,13 +152,20 @@ impl VolumeService {
         Ok(())
     }
 
-    /// See [`crate::Runtime::trust_volume`].
-    pub(crate) fn trust(&self, name: &str, progress: OnProgress<'_>) -> VolumeResult {
+    /// Trusts a disk again that has failed a flush, and flushes it. Data that the journal still
+    /// holds is written again first; the clients have to reconnect for that. Other data that the
+    /// disk may have lost is not written again: the caller asserts that it is on the disk, or not
+    /// needed. From now on, reads of sectors that were lost in memory and are not in the journal
+    /// return the disk's content.
+    ///
+    /// # Errors
+    /// As [`VolumeService::flush`], and when the journal cannot be read.
+    pub fn trust(&self, name: &str, mut progress: impl FnMut(u64)) -> VolumeResult {
         let volume = self.shared.volumes.named(name)?;
         self.restore_running(&volume)?;
         volume.flush.trust();
         self.abandon_lost(&volume)?;
-        flush(&self.shared, &volume, progress)
+        flush(&self.shared, &volume, &mut progress)
     }
 
     /// Abandons the lost sectors of a volume, and their records in its journal.

@@ -287,8 +287,10 @@ impl VolumeService {
         })
     }
 
-    /// See [`crate::Runtime::statistics`].
-    pub(crate) fn statistics(&self) -> Vec<NamedStatistics> {
+    /// Copies the statistics of each volume, in constant time for each. No worker is interrupted; a
+    /// shard's lock is held while the counters of a few volumes are copied. Also possible while the
+    /// runtime stops. After the stop, the list is empty.
+    pub fn statistics(&self) -> Vec<NamedStatistics> {
         let volumes = self.shared.volumes.all();
         let now = self.shared.started.elapsed();
         let begin = |volume: &Arc<Volume>| {
@@ -345,8 +347,8 @@ impl VolumeService {
         memory
     }
 
-    /// See [`crate::writers`].
-    pub(crate) fn writers(&self) -> [usize; 2] {
+    /// The number of volumes in write-back mode, and of those among them that only a UPS protects.
+    pub fn writers(&self) -> [usize; 2] {
         let mut volumes = self.shared.volumes.all();
         volumes.retain(|volume| volume.config.read().mode == Mode::WriteBack);
         [volumes.len(), volumes.iter().filter(|volume| volume.is_ups_only()).count()]

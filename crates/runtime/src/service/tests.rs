@@ -3,7 +3,7 @@
 use super::*;
 use crate::rig::{MIB, allocations, quiet_config, volume};
 use crate::service::VolumeSettings;
-use crate::{Runtime, memory_status, writers};
+use crate::{Runtime, memory_status};
 use forebay_backend::MemoryBackend;
 use forebay_frontend_nbd::NbdServer;
 use forebay_types::{ByteRange, PinnedRanges};
@@ -24,7 +24,7 @@ fn the_work_of_an_addition_does_not_grow_with_the_number_of_volumes() {
         .map(|number| {
             let settings = settings(&format!("v{number}"));
             let before = allocations();
-            runtime.add_volume(settings).unwrap();
+            runtime.volumes().add(settings).unwrap();
             allocations() - before
         })
         .collect();
@@ -48,30 +48,30 @@ fn the_work_of_a_change_does_not_grow_with_the_number_of_volumes() {
     let change = |name: &str, frozen| {
         let before = allocations();
         let config = VolumeConfig { frozen, ..settings(name).config };
-        runtime.change_volume(name, config, false).unwrap();
+        runtime.volumes().change(name, config, false).unwrap();
         let status = runtime.status_of(name).unwrap();
         assert_eq!(status.memory, memory_status(&runtime));
         allocations() - before
     };
-    runtime.add_volume(settings("v0")).unwrap();
+    runtime.volumes().add(settings("v0")).unwrap();
     change("v0", true);
     let alone = change("v0", false);
     (1..512).for_each(|number| {
-        runtime.add_volume(settings(&format!("v{number}"))).unwrap();
+        runtime.volumes().add(settings(&format!("v{number}"))).unwrap();
     });
     let beside_many = change("v500", true);
     assert!(beside_many < alone + 32, "{alone} {beside_many}");
     let before = allocations();
     assert_eq!(runtime.status_without_curves().unwrap().volumes.len(), 512);
     assert!(allocations() - before > 10 * beside_many);
-    assert_eq!(writers(&runtime), [512, 0]);
+    assert_eq!(runtime.volumes().writers(), [512, 0]);
     runtime.stop(|_| {}).unwrap();
 }
 
 #[test]
 fn a_change_that_is_refused_changes_nothing() {
     let runtime = start(64 * MIB);
-    runtime.add_volume(settings("v")).unwrap();
+    runtime.volumes().add(settings("v")).unwrap();
     let volume = runtime.shared().volumes.named("v").unwrap();
     let is_unchanged = || {
         volume.info.read().description.is_empty()
@@ -91,12 +91,12 @@ fn a_change_that_is_refused_changes_nothing() {
         }
     };
     let beyond = change(ByteRange::new(2 * MIB, 4096));
-    assert!(matches!(runtime.change_volume("v", beyond, true), Err(VolumeError::Pin(_))));
+    assert!(matches!(runtime.volumes().change("v", beyond, true), Err(VolumeError::Pin(_))));
     assert!(is_unchanged());
     assert_eq!(runtime.status_of("v").unwrap().volumes[0].mode, Mode::WriteBack);
     // The workers have ended: the shards cannot be changed.
     runtime.pause().unwrap();
     let inside = change(ByteRange::new(0, 4096));
-    assert!(matches!(runtime.change_volume("v", inside, true), Err(VolumeError::Stopping)));
+    assert!(matches!(runtime.volumes().change("v", inside, true), Err(VolumeError::Stopping)));
     assert!(is_unchanged());
 }

@@ -33,7 +33,7 @@ fn reads_into_the_pool_go_one_at_a_time_while_others_wait(engine: Engine) {
     server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
     let mut ranges = PinnedRanges::default();
     ranges.add(ByteRange::new(0, SIZE));
-    server.runtime.set_pins("disk", &ranges).unwrap();
+    server.runtime.volumes().set_pins("disk", &ranges).unwrap();
     // One read after the other ends, and the next ones begin.
     let release_one = || assert!(gate.release(0));
     assert!(gate.wait_held(4, PATIENCE), "four while nothing else waits");
@@ -72,10 +72,10 @@ fn writeback_that_is_urgent_does_not_slow_down(engine: Engine) {
     client.flush().unwrap();
     assert_eq!(server.status("disk").dirty_bytes, 0, "a client waits for a flush");
     write_all(&mut client, 2);
-    server.runtime.flush_volume("disk", |_| {}).unwrap();
+    server.runtime.volumes().flush("disk", |_| {}).unwrap();
     assert_eq!(server.status("disk").dirty_bytes, 0, "so does a command");
     write_all(&mut client, 3);
-    server.runtime.change_volume("disk", in_mode(Mode::WriteThrough), false).unwrap();
+    server.runtime.volumes().change("disk", in_mode(Mode::WriteThrough), false).unwrap();
     wait_until("the mode keeps no dirty data", PATIENCE, || server.status("disk").dirty_bytes == 0);
     assert!(disk.io_count().unwrap().writes > 0);
     drop(client);

@@ -70,7 +70,7 @@ fn sequential_reads_trigger_read_ahead(engine: Engine) {
     let disk = memory(16 * MIB);
     let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteThrough);
     volume.config.prefetch = true;
-    server.runtime.add_volume(volume).unwrap();
+    server.runtime.volumes().add(volume).unwrap();
     let mut client = server.client("disk");
     for offset in (0..4 * MIB).step_by(4096) {
         assert_eq!(client.read(offset, 4096), Ok(vec![0; 4096]));
@@ -85,7 +85,7 @@ fn random_reads_trigger_no_read_ahead(engine: Engine) {
     let disk = memory(64 * MIB);
     let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteThrough);
     volume.config.prefetch = true;
-    server.runtime.add_volume(volume).unwrap();
+    server.runtime.volumes().add(volume).unwrap();
     let mut client = server.client("disk");
     for n in 0..200 {
         assert_eq!(client.read(n * n * 7919 % 8191 * 8192, 4096), Ok(vec![0; 4096]));

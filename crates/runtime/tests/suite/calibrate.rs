@@ -39,7 +39,7 @@ fn add(server: &Server, name: &str, disk: &Arc<dyn Backend>) {
 fn add_auto(server: &Server, disk: Arc<dyn Backend>) {
     let mut settings = settings("disk", disk, Mode::WriteThrough);
     settings.config.gather_below = Auto::Auto;
-    server.runtime.add_volume(settings).unwrap();
+    server.runtime.volumes().add(settings).unwrap();
 }
 
 fn gather(server: &Server) -> GatherStatus {
@@ -48,7 +48,7 @@ fn gather(server: &Server) -> GatherStatus {
 
 fn set(server: &Server, gather_below: Auto<u64>) {
     let change = VolumeConfig { gather_below, ..in_mode(Mode::WriteThrough) };
-    server.runtime.change_volume("disk", change, false).unwrap();
+    server.runtime.volumes().change("disk", change, false).unwrap();
 }
 
 fn gate() -> Arc<Gate> {
@@ -57,7 +57,7 @@ fn gate() -> Arc<Gate> {
 
 fn failure(server: &Server) -> CalibrationFailure {
     loop {
-        match server.runtime.calibrate_volume("disk") {
+        match server.runtime.volumes().calibrate("disk") {
             Err(VolumeError::Calibrate(CalibrateError::Failed { failure, .. })) => return failure,
             // The machine was too loaded for a measurement.
             Err(VolumeError::Calibrate(CalibrateError::Busy(_))) => {}
@@ -71,7 +71,7 @@ fn failure(server: &Server) -> CalibrationFailure {
 fn measured(server: &Server, name: &str, is_expected: impl Fn(&SplitCost) -> bool) -> SplitCost {
     let (mut cost, mut last) = (None, String::new());
     wait_until(&format!("'{name}' is measured"), PATIENCE, || {
-        let result = server.runtime.calibrate_volume(name);
+        let result = server.runtime.volumes().calibrate(name);
         last = format!("{result:?}");
         cost = result.ok().filter(&is_expected);
         cost.is_some()
@@ -115,7 +115,7 @@ fn an_added_volume_is_measured_with_reads_only(engine: Engine) {
             break after;
         }
         // The machine was too loaded for a result. The next volume is measured, too.
-        server.runtime.remove_volume("disk", |_| ()).unwrap();
+        server.runtime.volumes().remove("disk", |_| ()).unwrap();
     };
     assert_eq!(after.calibration, Calibration::Done);
     assert_eq!(after.source, ThresholdSource::Measured);
@@ -147,7 +147,7 @@ fn a_threshold_set_by_hand_wins_and_is_not_measured(engine: Engine) {
     let auto = gather(&server);
     assert_eq!((auto.below_bytes, auto.source), (cost.threshold_bytes, ThresholdSource::Measured));
 
-    server.runtime.remove_volume("disk", |_| ()).unwrap();
+    server.runtime.volumes().remove("disk", |_| ()).unwrap();
     server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
     set(&server, Auto::Auto);
     assert_eq!(gather(&server).calibration, Calibration::Waiting);
@@ -236,9 +236,9 @@ fn a_removal_waits_until_the_disk_is_closed(engine: Engine) {
     server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
     gate.close(Kinds::READ);
     std::thread::scope(|scope| {
-        let asked = scope.spawn(|| server.runtime.calibrate_volume("disk"));
+        let asked = scope.spawn(|| server.runtime.volumes().calibrate("disk"));
         assert!(gate.wait_held(1, PATIENCE));
-        let removed = scope.spawn(|| server.runtime.remove_volume("disk", |_| ()));
+        let removed = scope.spawn(|| server.runtime.volumes().remove("disk", |_| ()));
         let is_leaving =
             || server.runtime.status().unwrap().volumes.iter().all(|disk| disk.is_closed);
         wait_until("the volume is being removed", PATIENCE, is_leaving);
@@ -266,10 +266,10 @@ fn a_removal_waits_until_the_disk_is_closed(engine: Engine) {
 fn a_disk_too_small_for_a_measurement_is_reported(engine: Engine) {
     let server = Server::start(engine);
     server.add_memory("disk", 16 * KIB, Mode::WriteThrough);
-    let error = server.runtime.calibrate_volume("disk").unwrap_err().explained();
+    let error = server.runtime.volumes().calibrate("disk").unwrap_err().explained();
     let sentence = "the disk of volume 'disk' was not measured; the volume is served as before: \
                     fewer than 4 sizes could be read: ";
     assert!(error.starts_with(sentence), "{error}");
-    assert!(matches!(server.runtime.calibrate_volume("none"), Err(VolumeError::Unknown(_))));
+    assert!(matches!(server.runtime.volumes().calibrate("none"), Err(VolumeError::Unknown(_))));
     server.stop();
 }

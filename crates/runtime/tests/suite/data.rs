@@ -70,7 +70,7 @@ impl<'a> Session<'a> {
         let settings = settings("disk", Arc::clone(&disk) as _, Mode::WriteBack);
         let mut settings = settings;
         settings.config.ordered = true;
-        server.runtime.add_volume(settings).unwrap();
+        server.runtime.volumes().add(settings).unwrap();
         Self::over(server, disk, Mode::WriteBack, seed)
     }
 

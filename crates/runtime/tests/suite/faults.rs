@@ -195,20 +195,22 @@ fn after_a_failed_flush_no_flush_succeeds_until_the_disk_is_trusted(engine: Engi
             "{mode}: the other volume is not affected"
         );
         assert_eq!(server.status("disk").flush_failure, Some(IoError::Io), "{mode}");
-        for refused in [server.runtime.remove_volume("disk", |_| {}), server.runtime.stop(|_| {})] {
+        for refused in
+            [server.runtime.volumes().remove("disk", |_| {}), server.runtime.stop(|_| {})]
+        {
             let named =
                 matches!(&refused, Err(VolumeError::FlushFailed { name, .. }) if name == "disk");
             assert!(named, "{mode}: {refused:?}");
         }
         bad.set_enabled(true);
-        let trusted = server.runtime.trust_volume("disk", |_| {});
+        let trusted = server.runtime.volumes().trust("disk", |_| {});
         assert!(matches!(trusted, Err(VolumeError::FlushFailed { .. })), "{mode}: {trusted:?}");
         bad.set_enabled(false);
-        server.runtime.trust_volume("disk", |_| {}).unwrap();
+        server.runtime.volumes().trust("disk", |_| {}).unwrap();
         assert_eq!(server.status("disk").flush_failure, None, "{mode}");
         assert_eq!(client.flush(), Ok(()), "{mode}");
         assert_eq!(client.write_fua(4096, &[2; 4096]), Ok(()), "{mode}");
-        server.runtime.remove_volume("disk", |_| {}).unwrap();
+        server.runtime.volumes().remove("disk", |_| {}).unwrap();
     }
 }
 
@@ -235,7 +237,7 @@ fn a_hanging_disk_does_not_disturb_another_volume(engine: Engine) {
     let mut third = server.client("third");
     assert_eq!(third.write(0, &[1; 512]), Ok(()));
     drop(third);
-    server.runtime.remove_volume("third", |_| {}).unwrap();
+    server.runtime.volumes().remove("third", |_| {}).unwrap();
     assert!(!stuck.has_answer(cookies[0]));
     gate.open();
     for cookie in cookies {
@@ -250,7 +252,7 @@ fn a_volume_that_cannot_be_flushed_is_not_removed(engine: Engine) {
     server.add("disk", Arc::clone(&bad) as _, Mode::WriteBack);
     let mut client = server.client("disk");
     assert_eq!(client.write(0, &[1; 3 * 4096]), Ok(()));
-    match server.runtime.remove_volume("disk", |_| {}) {
+    match server.runtime.volumes().remove("disk", |_| {}) {
         Err(VolumeError::Dirty { name, dirty_bytes, error }) => {
             assert_eq!((name.as_str(), dirty_bytes, error), ("disk", 3 * 4096, IoError::Io));
         }
@@ -259,10 +261,10 @@ fn a_volume_that_cannot_be_flushed_is_not_removed(engine: Engine) {
     assert_eq!(client.read(0, 3 * 4096), Ok(vec![1; 3 * 4096]), "it is still served");
     assert_eq!(client.write(4096, &[2; 4096]), Ok(()));
     bad.set_enabled(false);
-    server.runtime.remove_volume("disk", |_| {}).unwrap();
+    server.runtime.volumes().remove("disk", |_| {}).unwrap();
     assert_eq!(read_backend(&*disk, 4096, 4096), [2; 4096]);
     assert!(matches!(
-        server.runtime.remove_volume("disk", |_| {}),
+        server.runtime.volumes().remove("disk", |_| {}),
         Err(VolumeError::Unknown(name)) if name == "disk"
     ));
 }
@@ -318,7 +320,7 @@ fn a_full_disk_is_reported_as_no_space(engine: Engine) {
         let server = Server::start(engine);
         let disk = memory(MIB);
         let full = Arc::new(ErrorLayer::new(Arc::clone(&disk) as _, rule.clone()));
-        server.runtime.add_volume(settings("disk", Arc::clone(&full) as _, mode)).unwrap();
+        server.runtime.volumes().add(settings("disk", Arc::clone(&full) as _, mode)).unwrap();
         let mut client = server.client("disk");
         assert_eq!(client.write_fua(0, &[1; 4096]), Err(IoError::NoSpace), "{mode}");
         let written = client.write(8192, &[2; 4096]);

@@ -34,8 +34,13 @@ fn an_abandoned_journal_still_restores_volumes_not_named_in_its_failure_record()
     };
     // The journal failed while only "a" was served.
     let second = start(Engine::Epoll);
-    let opened = second.runtime.open_journal(given_up(&["a"], &*journal_then)).unwrap();
-    let error = second.runtime.add_volume(volume("a", a_then, &opened)).err().unwrap();
+    let opened = second
+        .runtime
+        .volumes()
+        .protectors()
+        .open_journal(given_up(&["a"], &*journal_then))
+        .unwrap();
+    let error = second.runtime.volumes().add(volume("a", a_then, &opened)).err().unwrap();
     let is_given_up = matches!(error, VolumeError::Journal(JournalError::AbandonedFor { .. }));
     assert!(is_given_up && error.explained().contains("its data of b is on disk"), "{error}");
     add(&second, "b", b_then, &opened);
@@ -43,7 +48,13 @@ fn an_abandoned_journal_still_restores_volumes_not_named_in_its_failure_record()
     second.stop();
     // It failed while both were served: all of its records are void.
     let third = start(Engine::Epoll);
-    let error = third.runtime.open_journal(given_up(&["a", "b"], &*journal_then)).err().unwrap();
+    let error = third
+        .runtime
+        .volumes()
+        .protectors()
+        .open_journal(given_up(&["a", "b"], &*journal_then))
+        .err()
+        .unwrap();
     assert!(matches!(error, JournalError::Abandoned { .. }), "{error}");
     third.stop();
 }
@@ -99,7 +110,7 @@ fn serve(
     let server = start(Engine::Epoll);
     let opened = open(&server, copy(journal));
     let len = disk.description().size_bytes;
-    let added = server.runtime.add_volume(change(volume("v", disk, &opened)));
+    let added = server.runtime.volumes().add(change(volume("v", disk, &opened)));
     let outcome = match added {
         Ok(_) => Ok(server.client("v").read(0, len).unwrap()),
         Err(error) => Err(error.explained()),
@@ -158,7 +169,7 @@ fn a_blank_disk_is_refused_and_the_journal_keeps_its_records() {
     // The journal kept its records: the right disk is served.
     let server = start(Engine::Epoll);
     let opened = open(&server, Arc::clone(&journal) as _);
-    assert!(server.runtime.add_volume(volume("v", memory(DISK), &opened)).is_err());
+    assert!(server.runtime.volumes().add(volume("v", memory(DISK), &opened)).is_err());
     server.stop();
     let expected = with_the_write(&*disk);
     assert!(serve(&journal, as_it_is, disk).unwrap() == expected);
@@ -191,7 +202,7 @@ fn a_restored_backup_is_refused_unless_the_operator_accepts_it() {
     let opened = open(&server, Arc::clone(&journal) as _);
     let gate = Gate::new(Arc::clone(&backup) as _);
     gate.close(Kinds::WRITE);
-    server.runtime.add_volume(accepted(volume("v", gate.clone(), &opened))).unwrap();
+    server.runtime.volumes().add(accepted(volume("v", gate.clone(), &opened))).unwrap();
     let (journal_then, backup_then) = (copy(&*journal), copy(&*backup));
     gate.open();
     server.stop();
@@ -260,7 +271,7 @@ fn a_pair_of_disks_that_was_swapped_is_refused() {
     let second = start(Engine::Epoll);
     let opened = open(&second, Arc::clone(&journal_then) as _);
     for (name, disk) in [("a", &b_then), ("b", &a_then)] {
-        let added = second.runtime.add_volume(volume(name, Arc::clone(disk) as _, &opened));
+        let added = second.runtime.volumes().add(volume(name, Arc::clone(disk) as _, &opened));
         let error = added.err().unwrap().explained();
         assert!(error.contains("samples differ"), "{error}");
     }
@@ -317,7 +328,7 @@ fn a_disk_is_recognised_after_checkpoints() {
 fn fail_flush(server: &Server, gate: &Gate) {
     gate.close(Kinds::FLUSH);
     std::thread::scope(|scope| {
-        let flushing = scope.spawn(|| server.runtime.flush_volume("v", |_| {}));
+        let flushing = scope.spawn(|| server.runtime.volumes().flush("v", |_| {}));
         assert!(gate.wait_held(1, PATIENCE));
         gate.fail_all(IoError::Io);
         gate.open();
@@ -347,7 +358,7 @@ fn data_lost_by_a_failed_flush_is_written_again_from_the_journal() {
     // The data is lost with the disk's cache, while its lines in the pool are clean.
     put(&*disk, 0, &before);
     drop(client);
-    server.runtime.trust_volume("v", |_| {}).unwrap();
+    server.runtime.volumes().trust("v", |_| {}).unwrap();
     for at in [1, 100, 2000] {
         assert_eq!(read_backend(&*disk, at * 4096, 4096), block(at), "{at}");
     }
@@ -370,7 +381,7 @@ fn a_restore_that_waits_for_the_journal_delays_no_other_operation() {
     fail_flush(&server, &disk);
     journal.close(Kinds::READ);
     std::thread::scope(|scope| {
-        let trusting = scope.spawn(|| server.runtime.trust_volume("v", |_| {}));
+        let trusting = scope.spawn(|| server.runtime.volumes().trust("v", |_| {}));
         while_held(&journal, || server.administer_another());
         trusting.join().unwrap().unwrap();
     });

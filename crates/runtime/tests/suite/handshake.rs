@@ -106,7 +106,7 @@ fn the_empty_name_means_the_only_export(engine: Engine) {
     let client = Client::enter(connect(&server.socket), &options).unwrap();
     assert_eq!(client.opened.size_bytes, MIB);
     drop(client);
-    server.runtime.remove_volume("disk", |_| {}).unwrap();
+    server.runtime.volumes().remove("disk", |_| {}).unwrap();
     assert!(Client::enter(connect(&server.socket), &options).is_err());
 }
 
@@ -116,7 +116,7 @@ fn exports_are_listed_and_described(engine: Engine) {
     let mut volume = settings("tülü", backend, Mode::Bypass);
     volume.config.description = Some("spare parts".to_owned());
     volume.config.read_only = true;
-    server.runtime.add_volume(volume).unwrap();
+    server.runtime.volumes().add(volume).unwrap();
     let mut stream = greeted(&server.socket);
     let (replies, last) = ask(&mut stream, proto::option::LIST, &[]);
     assert_eq!(last, kind::ACK);
@@ -203,7 +203,7 @@ fn more_exports_than_one_message_holds_are_listed(engine: Engine) {
         let name = format!("{number:0>250}");
         let mut volume = settings(&name, backend(), Mode::WriteThrough);
         volume.config.description = Some("d".repeat(1000));
-        server.runtime.add_volume(volume).unwrap();
+        server.runtime.volumes().add(volume).unwrap();
     }
     let mut stream = greeted(&server.socket);
     // D-02: many answers of 375 KB each are not all built at once, but all are sent.

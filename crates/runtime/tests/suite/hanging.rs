@@ -98,7 +98,7 @@ fn a_client_that_disconnects_during_a_block_status_is_forgotten(engine: Engine) 
     client.send(NbdCommand::BlockStatus, 0, 0, MIB, &[]);
     assert!(gate.wait_extents_held(1, PATIENCE));
     drop(client);
-    server.runtime.remove_volume("disk", |_| {}).unwrap();
+    server.runtime.volumes().remove("disk", |_| {}).unwrap();
     wait_until("the client is removed", PATIENCE, || {
         server.runtime.status().unwrap().connections == 0
     });
@@ -117,7 +117,7 @@ fn a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost(engine: Engine) 
     assert_eq!(client.write(4096, &[5; 8192]), Ok(()));
     gate.close(Kinds::ALL);
     for _ in 0..2 {
-        match server.runtime.remove_volume("disk", |_| {}) {
+        match server.runtime.volumes().remove("disk", |_| {}) {
             Err(VolumeError::Hanging { name, seconds: 1, dirty_bytes: 8192 }) => {
                 assert_eq!(name, "disk");
             }
@@ -128,7 +128,7 @@ fn a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost(engine: Engine) 
     assert!(!server.status("disk").is_closed);
     gate.open();
     // On a loaded machine the disk may again take longer than this server's timeout.
-    let is_removed = || server.runtime.remove_volume("disk", |_| {}).is_ok();
+    let is_removed = || server.runtime.volumes().remove("disk", |_| {}).is_ok();
     wait_until("the volume is removed", PATIENCE, is_removed);
     assert_eq!(read_backend(&*disk, 4096, 8192), [5; 8192]);
 }
@@ -139,14 +139,14 @@ fn other_volumes_are_administered_while_a_disk_hangs(engine: Engine) {
     assert_eq!(server.client("hangs").write(0, &[5; 4096]), Ok(()));
     gate.close(Kinds::ALL);
     std::thread::scope(|scope| {
-        let removing = scope.spawn(|| server.runtime.remove_volume("hangs", |_| {}));
+        let removing = scope.spawn(|| server.runtime.volumes().remove("hangs", |_| {}));
         assert!(gate.wait_held(1, PATIENCE), "the removal waits for the disk");
         server.add_memory("other", MIB, Mode::WriteBack);
         assert_eq!(server.client("other").write(0, &[1; 4096]), Ok(()));
         server.set_mode("other", Mode::WriteThrough);
         server.set_mode("hangs", Mode::WriteThrough);
-        server.runtime.flush_volume("other", |_| {}).unwrap();
-        server.runtime.remove_volume("other", |_| {}).unwrap();
+        server.runtime.volumes().flush("other", |_| {}).unwrap();
+        server.runtime.volumes().remove("other", |_| {}).unwrap();
         assert!(!removing.is_finished());
         gate.open();
         removing.join().unwrap().unwrap();
@@ -205,7 +205,7 @@ fn more_flushes_than_may_be_in_flight_wait_for_their_turn(engine: Engine) {
     std::thread::scope(|scope| {
         let flush = || {
             let mut is_first = true;
-            server.runtime.flush_volume("disk", |_| {
+            server.runtime.volumes().flush("disk", |_| {
                 waiting.fetch_add(usize::from(std::mem::take(&mut is_first)), Ordering::Relaxed);
             })
         };
@@ -231,7 +231,7 @@ fn a_hanging_journal_is_named_in_the_error(engine: Engine) {
     assert!(gate.wait_held(1, PATIENCE));
     let held = gate.held();
     assert!(held[0].range.len > 4096, "the write is the record: {held:?}");
-    let removed = server.runtime.remove_volume("v", |_| {});
+    let removed = server.runtime.volumes().remove("v", |_| {});
     for refused in [removed, server.runtime.stop(|_| {})] {
         match refused {
             Err(VolumeError::Stalled(Stall::Journal { name, seconds: 1, .. })) => {
@@ -262,7 +262,7 @@ fn a_failure_that_cannot_be_recorded_is_named_and_prevents_no_end(engine: Engine
         }),
         ..journal_settings(Arc::clone(&gate) as _)
     };
-    let journal = server.runtime.open_journal(settings).unwrap();
+    let journal = server.runtime.volumes().protectors().open_journal(settings).unwrap();
     add(&server, "v", Arc::clone(&disk) as _, &journal);
     let mut client = server.client("v");
     gate.close(Kinds::ALL);
@@ -271,7 +271,7 @@ fn a_failure_that_cannot_be_recorded_is_named_and_prevents_no_end(engine: Engine
     gate.fail_all(IoError::Io);
     gate.open();
     wait_until("the journal waits", PATIENCE, || journal.status().waits_for.is_some());
-    let removed = server.runtime.remove_volume("v", |_| {});
+    let removed = server.runtime.volumes().remove("v", |_| {});
     for refused in [removed, server.runtime.stop(|_| {})] {
         match refused {
             Err(VolumeError::Stalled(Stall::Record { name, reason, .. })) => {
@@ -308,14 +308,14 @@ fn an_addition_that_waits_for_its_disk_delays_no_other_operation(engine: Engine)
     std::thread::scope(|scope| {
         // The disk is sampled for the journal.
         let settings_of_v = volume("v", Arc::clone(&gate) as _, &journal);
-        let adding = scope.spawn(|| server.runtime.add_volume(settings_of_v));
+        let adding = scope.spawn(|| server.runtime.volumes().add(settings_of_v));
         while_held(&gate, || {
             server.administer_another();
             // With the same journal.
             add(&server, "third", memory(MIB), &journal);
-            server.runtime.remove_volume("third", |_| {}).unwrap();
+            server.runtime.volumes().remove("third", |_| {}).unwrap();
             let try_add = |name: &str, disk: Arc<dyn Backend>| {
-                server.runtime.add_volume(settings(name, disk, Mode::WriteBack))
+                server.runtime.volumes().add(settings(name, disk, Mode::WriteBack))
             };
             let same_name = try_add("v", memory(MIB));
             assert!(matches!(same_name, Err(VolumeError::NameInUse(_))), "{same_name:?}");
@@ -339,10 +339,10 @@ fn a_removal_that_waits_for_its_journal_delays_no_other_operation(engine: Engine
     add(&server, "v", memory(MIB), &journal);
     gate.close(Kinds::WRITE);
     std::thread::scope(|scope| {
-        let removing = scope.spawn(|| server.runtime.remove_volume("v", |_| {}));
+        let removing = scope.spawn(|| server.runtime.volumes().remove("v", |_| {}));
         while_held(&gate, || {
             server.administer_another();
-            let changed = server.runtime.change_volume("v", in_mode(Mode::WriteThrough), false);
+            let changed = server.runtime.volumes().change("v", in_mode(Mode::WriteThrough), false);
             assert!(matches!(changed, Err(VolumeError::Leaving(_))), "{changed:?}");
         });
         removing.join().unwrap().unwrap();

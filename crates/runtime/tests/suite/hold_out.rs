@@ -6,7 +6,7 @@ use crate::journal::memory;
 use crate::server::{Server, settings};
 use forebay_backend::Backend;
 use forebay_nbd::NbdCommand;
-use forebay_runtime::{ArmTimes, Engine, Uncached, set_hold_out};
+use forebay_runtime::{ArmTimes, Engine, Uncached};
 use forebay_types::{HoldOut, Mode, REGION_BYTES};
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ on_both_engines! {
 const MIB: u64 = 1 << 20;
 
 fn arms(server: &Server) -> ArmTimes {
-    let all = server.runtime.statistics();
+    let all = server.runtime.volumes().statistics();
     all.iter().find(|volume| volume.name == "disk").unwrap().arms
 }
 
@@ -38,7 +38,7 @@ fn both_sides_of_a_hold_out_are_timed(engine: Engine) {
     assert!(client.read(0, 4096).is_ok());
     assert_eq!(counts(&server), [0; 4], "nothing is timed without a hold-out");
     let hold_out = HoldOut::new(500_000, 9);
-    set_hold_out(&server.runtime, "disk", hold_out).unwrap();
+    server.runtime.volumes().set_hold_out("disk", hold_out).unwrap();
     let held = (0..64).filter(|&region| hold_out.holds(region)).count() as u64;
     for round in 0..3 {
         for region in 0..64 {
@@ -62,7 +62,7 @@ fn both_sides_of_a_hold_out_are_timed(engine: Engine) {
     let reasons = server.status("disk").statistics.requests;
     assert!(reasons.uncached_reads[Uncached::HoldOut as usize] > held_reads);
     let before = disk.io_count().unwrap().reads;
-    set_hold_out(&server.runtime, "disk", HoldOut::NONE).unwrap();
+    server.runtime.volumes().set_hold_out("disk", HoldOut::NONE).unwrap();
     assert_eq!(client.read(0, 8192), Ok(vec![2; 8192]));
     assert!(disk.io_count().unwrap().reads <= before + 1);
     // Many turns have ended meanwhile.
@@ -75,8 +75,8 @@ fn a_stream_in_held_out_regions_is_not_read_ahead(engine: Engine) {
     let disk = memory(16 * MIB);
     let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteThrough);
     volume.config.prefetch = true;
-    server.runtime.add_volume(volume).unwrap();
-    set_hold_out(&server.runtime, "disk", HoldOut::ALL).unwrap();
+    server.runtime.volumes().add(volume).unwrap();
+    server.runtime.volumes().set_hold_out("disk", HoldOut::ALL).unwrap();
     let mut client = server.client("disk");
     for offset in (0..2 * MIB).step_by(4096) {
         assert_eq!(client.read(offset, 4096), Ok(vec![0; 4096]));
@@ -91,6 +91,6 @@ fn a_stream_in_held_out_regions_is_not_read_ahead(engine: Engine) {
 
 fn an_unknown_volume_has_no_hold_out(engine: Engine) {
     let server = Server::start(engine);
-    let error = set_hold_out(&server.runtime, "disk", HoldOut::ALL).unwrap_err();
+    let error = server.runtime.volumes().set_hold_out("disk", HoldOut::ALL).unwrap_err();
     assert!(error.to_string().contains("disk"), "{error}");
 }

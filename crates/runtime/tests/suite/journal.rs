@@ -92,7 +92,7 @@ pub(crate) fn journal_settings(backend: Arc<dyn Backend>) -> JournalSettings {
 }
 
 pub(crate) fn open(server: &Server, backend: Arc<dyn Backend>) -> Arc<Journal> {
-    server.runtime.open_journal(journal_settings(backend)).unwrap()
+    server.runtime.volumes().protectors().open_journal(journal_settings(backend)).unwrap()
 }
 
 /// A volume whose writes wait for their records.
@@ -107,7 +107,7 @@ pub(crate) fn volume(name: &str, disk: Arc<dyn Backend>, journal: &Arc<Journal>)
 }
 
 pub(crate) fn add(server: &Server, name: &str, disk: Arc<dyn Backend>, journal: &Arc<Journal>) {
-    server.runtime.add_volume(volume(name, disk, journal)).unwrap();
+    server.runtime.volumes().add(volume(name, disk, journal)).unwrap();
 }
 
 /// A server of the volume "v" with a journal.
@@ -201,7 +201,7 @@ fn every_acknowledged_write_survives_a_power_loss(engine: Engine) {
 fn add_with_flush(server: &Server, disk: Arc<dyn Backend>, journal: &Arc<Journal>) {
     let mut settings = volume("v", disk, journal);
     settings.journal.as_mut().unwrap().durability = Durability::Flush;
-    server.runtime.add_volume(settings).unwrap();
+    server.runtime.volumes().add(settings).unwrap();
 }
 
 fn a_flush_survives_a_power_loss_where_writes_do_not_wait(engine: Engine) {
@@ -299,7 +299,7 @@ fn sectors_survive_a_power_loss_on_disks_of_every_block_size(engine: Engine) {
 fn a_journal_needs_blocks_no_larger_than_those_of_its_log(engine: Engine) {
     let server = start(engine);
     let large = in_blocks(&memory(JOURNAL_BYTES), 65_536);
-    let refused = server.runtime.open_journal(journal_settings(large));
+    let refused = server.runtime.volumes().protectors().open_journal(journal_settings(large));
     let error = refused.err().expect("it is refused").explained();
     assert!(error.contains("blocks of 64 KiB"), "{error}");
 }
@@ -344,7 +344,7 @@ fn a_journal_failure_is_recorded_before_anything_is_acknowledged(engine: Engine)
         }),
         ..journal_settings(Arc::clone(&gate) as _)
     };
-    let opened = server.runtime.open_journal(settings).unwrap();
+    let opened = server.runtime.volumes().protectors().open_journal(settings).unwrap();
     add(&server, "v", Arc::clone(&disk) as _, &opened);
     let mut written = write_some(&server, "v", 0..50);
     gate.close(Kinds::ALL);
@@ -395,7 +395,7 @@ fn a_removed_volume_leaves_no_record_behind(engine: Engine) {
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
     let (server, _opened) = serve(engine, &disk, &journal);
     write_some(&server, "v", 0..100);
-    server.runtime.remove_volume("v", |_| {}).unwrap();
+    server.runtime.volumes().remove("v", |_| {}).unwrap();
     Blocking::new(&*disk).write(0, &AlignedBuffer::from(&[3; 4096][..]), true).unwrap();
     // Power is lost, and the volume is attached to its journal again.
     let again = start(engine);
@@ -419,12 +419,12 @@ fn a_volume_is_removed_although_its_journal_fails_meanwhile(engine: Engine) {
         }),
         ..journal_settings(Arc::clone(&gate) as _)
     };
-    let opened = server.runtime.open_journal(settings).unwrap();
+    let opened = server.runtime.volumes().protectors().open_journal(settings).unwrap();
     add(&server, "v", Arc::clone(&disk) as _, &opened);
     // Nothing was written: the first write to the journal is the volume's removal from it.
     gate.close(Kinds::WRITE);
     std::thread::scope(|scope| {
-        let removal = scope.spawn(|| server.runtime.remove_volume("v", |_| {}));
+        let removal = scope.spawn(|| server.runtime.volumes().remove("v", |_| {}));
         assert!(gate.wait_held(1, PATIENCE));
         gate.fail_all(IoError::Io);
         gate.open();
@@ -466,7 +466,7 @@ fn two_volumes_share_a_journal(engine: Engine) {
 fn a_device_that_is_no_journal_is_refused_and_not_changed() {
     let server = start(Engine::Epoll);
     let refuse = |backend: Arc<dyn Backend>| {
-        server.runtime.open_journal(journal_settings(backend)).err().unwrap()
+        server.runtime.volumes().protectors().open_journal(journal_settings(backend)).err().unwrap()
     };
     assert!(matches!(refuse(memory(MIB)), JournalError::Small { .. }));
     let data = memory(JOURNAL_BYTES);
@@ -482,7 +482,7 @@ fn a_device_that_is_no_journal_is_refused_and_not_changed() {
         }),
         ..journal_settings(copy(&*journal))
     };
-    let error = server.runtime.open_journal(abandoned).err().unwrap();
+    let error = server.runtime.volumes().protectors().open_journal(abandoned).err().unwrap();
     assert!(matches!(error, JournalError::Abandoned { .. }), "{error}");
     server.stop();
 }
@@ -498,7 +498,7 @@ fn a_volume_of_the_same_name_on_another_disk_is_refused() {
     let opened = open(&second, journal_then);
     let mut settings = volume("v", Arc::clone(&disk) as _, &opened);
     settings.journal.as_mut().unwrap().identity = [0; 32];
-    let error = second.runtime.add_volume(settings).err().unwrap().explained();
+    let error = second.runtime.volumes().add(settings).err().unwrap().explained();
     assert!(error.contains("holds 4.0 KiB of volume 'v', but"), "{error}");
     add(&second, "v", disk, &opened);
     assert_eq!(second.client("v").read(0, 4096).unwrap(), block(1));
@@ -546,7 +546,7 @@ fn a_journal_that_fails_before_a_volume_is_served_keeps_its_records(engine: Engi
         on_failure: Box::new(|_, _, _| panic!("its records are all there is of some writes")),
         ..journal_settings(Arc::new(readable))
     };
-    let error = second.runtime.open_journal(settings).err().unwrap();
+    let error = second.runtime.volumes().protectors().open_journal(settings).err().unwrap();
     assert!(matches!(error, JournalError::Io { .. }), "{error}");
     second.stop();
     let (third, _opened) = serve(engine, &disk_then, &journal_then);
@@ -650,14 +650,15 @@ fn a_journal_full_of_undestageable_data_writes_through(engine: Engine) {
     assert!(read_backend(&*disk, 0, taken) == vec![7; taken as usize]);
     assert!(read_backend(&*disk, 32 * MIB, 32 * MIB) == vec![2; 32 * MIB as usize]);
     let second = start(engine);
-    let opened = match second.runtime.open_journal(journal_settings(journal_then)) {
-        Ok(opened) => opened,
-        // If its last segment was in use when it was copied, it has to be drained first.
-        Err(error) => {
-            let text = error.with_causes();
-            return assert!(text.contains("no space to continue"), "{text}");
-        }
-    };
+    let opened =
+        match second.runtime.volumes().protectors().open_journal(journal_settings(journal_then)) {
+            Ok(opened) => opened,
+            // If its last segment was in use when it was copied, it has to be drained first.
+            Err(error) => {
+                let text = error.with_causes();
+                return assert!(text.contains("no space to continue"), "{text}");
+            }
+        };
     add(&second, "v", disk_then, &opened);
     let mut client = second.client("v");
     assert!(client.read(0, taken).unwrap() == vec![7; taken as usize]);
@@ -706,7 +707,7 @@ fn damage_on_one_device_of_a_journal_is_repaired_from_the_other(engine: Engine) 
         mirror: Some(Ok(Arc::clone(&other) as _)),
         ..journal_settings(Arc::clone(&one) as _)
     };
-    let opened = server.runtime.open_journal(settings).unwrap();
+    let opened = server.runtime.volumes().protectors().open_journal(settings).unwrap();
     add(&server, "v", Arc::clone(&disk) as _, &opened);
     write_some(&server, "v", 0..50);
     corrupt(&*other);

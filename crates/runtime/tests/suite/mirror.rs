@@ -29,11 +29,11 @@ fn mirrored(a: Arc<dyn Backend>, b: Option<Arc<dyn Backend>>, on: &OnRecord) -> 
 }
 
 fn open(server: &Server, settings: JournalSettings) -> Arc<Journal> {
-    server.runtime.open_journal(settings).unwrap()
+    server.runtime.volumes().protectors().open_journal(settings).unwrap()
 }
 
 fn refuse(server: &Server, settings: JournalSettings) -> JournalError {
-    server.runtime.open_journal(settings).err().unwrap()
+    server.runtime.volumes().protectors().open_journal(settings).err().unwrap()
 }
 
 on_both_engines! {

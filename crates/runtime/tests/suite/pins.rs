@@ -50,7 +50,7 @@ fn started(engine: Engine) -> (Server, Arc<Gate>) {
     let server = start(engine);
     let (gate, _) = server.add_gated("disk", SIZE, Mode::WriteThrough);
     gate.close(Kinds::READ);
-    server.runtime.set_pins("disk", &pins(&[(0, MIB)])).unwrap();
+    server.runtime.volumes().set_pins("disk", &pins(&[(0, MIB)])).unwrap();
     wait_until("reads of pinned ranges are in flight", PATIENCE, || !gate.held().is_empty());
     (server, gate)
 }
@@ -83,6 +83,7 @@ fn ranges_are_read_while_clients_use_them(engine: Engine) {
     // The ranges change before they are read.
     server
         .runtime
+        .volumes()
         .set_pins("disk", &pins(&[(0, MIB / 2), (MIB / 2, MIB / 2), (4 * MIB, 1)]))
         .unwrap();
     gate.open();
@@ -102,7 +103,7 @@ fn ranges_are_read_while_clients_use_them(engine: Engine) {
 fn pins_end_with_their_volume(engine: Engine) {
     let (server, gate) = started(engine);
     std::thread::scope(|scope| {
-        let removal = scope.spawn(|| server.runtime.remove_volume("disk", |_| {}));
+        let removal = scope.spawn(|| server.runtime.volumes().remove("disk", |_| {}));
         wait_until("the volume is being removed", PATIENCE, || {
             removal.is_finished() || server.status("disk").is_closed
         });
@@ -116,7 +117,7 @@ fn pins_end_with_their_volume(engine: Engine) {
     assert_eq!(status(&server), PinStatus::default());
     // A stop waits for reads in flight and for nothing else.
     gate.close(Kinds::READ);
-    server.runtime.set_pins("disk", &pins(&[(0, 8 * MIB)])).unwrap();
+    server.runtime.volumes().set_pins("disk", &pins(&[(0, 8 * MIB)])).unwrap();
     wait_until("reads of pinned ranges are in flight", PATIENCE, || !gate.held().is_empty());
     std::thread::scope(|scope| {
         let stop = scope.spawn(|| server.runtime.stop(|_| {}));
@@ -138,14 +139,14 @@ fn a_disk_that_fails_fails_no_request_because_of_pins(engine: Engine) {
     };
     let disk = ErrorLayer::new(Arc::new(MemoryBackend::new(SIZE).unwrap()), rule);
     server.add("disk", Arc::new(disk), Mode::WriteThrough);
-    server.runtime.set_pins("disk", &pins(&[(0, 2 * MIB), (SIZE / 2, MIB)])).unwrap();
+    server.runtime.volumes().set_pins("disk", &pins(&[(0, 2 * MIB), (SIZE / 2, MIB)])).unwrap();
     wait_until("the reads fail", PATIENCE, || status(&server).is_failing);
     let mut client = server.client("disk");
     assert!(client.read(0, LINE).is_err());
     assert_eq!(client.read(SIZE / 2, LINE).unwrap(), [0; LINE as usize]);
     assert_eq!(client.write(0, &[3; LINE as usize]), Ok(()));
     assert_eq!(client.read(0, LINE).unwrap(), [3; LINE as usize]);
-    server.runtime.set_pins("disk", &pins(&[(SIZE / 2, MIB)])).unwrap();
+    server.runtime.volumes().set_pins("disk", &pins(&[(SIZE / 2, MIB)])).unwrap();
     wait_until_loaded(&server);
     wait_until("the reads succeed", PATIENCE, || !status(&server).is_failing);
     drop(client);
@@ -169,8 +170,8 @@ fn a_resize_keeps_what_is_pinned(engine: Engine) {
     server.add_memory("other", SIZE, Mode::WriteThrough);
     let free = server.runtime.memory_bounds();
     read_all(&server, "disk", DISK_BYTES);
-    server.runtime.set_pins("disk", &pins(&[(0, PINNED_BYTES)])).unwrap();
-    server.runtime.set_pins("other", &pins(&[(0, LINE)])).unwrap();
+    server.runtime.volumes().set_pins("disk", &pins(&[(0, PINNED_BYTES)])).unwrap();
+    server.runtime.volumes().set_pins("other", &pins(&[(0, LINE)])).unwrap();
     wait_until_loaded(&server);
     read_all(&server, "disk", DISK_BYTES);
     // A part of the pinned data is newer than the disk.
@@ -203,16 +204,16 @@ fn a_resize_keeps_what_is_pinned(engine: Engine) {
     assert_eq!(status.engine.pin_loaded_lines, loaded, "lines move, and are not read again");
     assert_eq!(max(), (pool_bytes_before - given_back) / 2, "the quota follows the size");
     let more = pins(&[(0, max() + LINE)]);
-    let refused = server.runtime.set_pins("disk", &more);
+    let refused = server.runtime.volumes().set_pins("disk", &more);
     assert!(matches!(refused, Err(VolumeError::Pin(PinError::Quota { .. }))), "{refused:?}");
     assert_eq!(client.read(MIB, 64 * LINE).unwrap(), [5; 64 * LINE as usize]);
 
     server.runtime.set_memory(bounds.most_bytes).unwrap();
-    server.runtime.set_pins("disk", &more).unwrap();
+    server.runtime.volumes().set_pins("disk", &more).unwrap();
     wait_until_loaded(&server);
     assert_eq!(max(), max_before);
     for name in ["disk", "other"] {
-        server.runtime.set_pins(name, &PinnedRanges::default()).unwrap();
+        server.runtime.volumes().set_pins(name, &PinnedRanges::default()).unwrap();
     }
     assert_eq!(server.runtime.memory_bounds(), free);
     server.runtime.set_memory(free.least_bytes).unwrap();

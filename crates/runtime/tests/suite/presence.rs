@@ -48,7 +48,7 @@ fn make(path: &Path, bytes: u64) -> Arc<dyn Backend> {
 
 /// Checks twice, after which a displaced device counts as displaced.
 fn check_presence(server: &Server) {
-    (0..2).for_each(|_| server.runtime.check_presence());
+    (0..2).for_each(|_| server.runtime.volumes().check_presence());
 }
 
 fn wait_for_failure(journal: &Journal) {
@@ -96,7 +96,7 @@ fn a_mirrored_journal_continues_on_the_device_in_place(engine: Engine) {
         members: Box::new(OnRecord::default()),
         ..journal_settings(make(&one, JOURNAL_BYTES))
     };
-    let journal = server.runtime.open_journal(settings).unwrap();
+    let journal = server.runtime.volumes().protectors().open_journal(settings).unwrap();
     add(&server, "v", memory(16 * MIB), &journal);
     fs::remove_file(&one).unwrap();
     check_presence(&server);
@@ -120,9 +120,9 @@ fn a_name_that_is_briefly_missing_does_not_fail_the_journal() {
     add(&server, "v", memory(16 * MIB), &journal);
     for _ in 0..3 {
         fs::rename(&path, path.with_extension("away")).unwrap();
-        server.runtime.check_presence();
+        server.runtime.volumes().check_presence();
         fs::rename(path.with_extension("away"), &path).unwrap();
-        server.runtime.check_presence();
+        server.runtime.volumes().check_presence();
     }
     server.client("v").write(0, &block(1)).unwrap();
     assert_eq!(journal.status().failed, None);
@@ -141,7 +141,7 @@ fn a_displaced_disk_is_reported_until_it_is_back() {
     assert_eq!(server.status("v").displaced, Some(Displaced::Replaced));
     server.client("v").write(0, &block(1)).unwrap();
     fs::rename(&away, &path).unwrap();
-    server.runtime.check_presence();
+    server.runtime.volumes().check_presence();
     assert_eq!(server.status("v").displaced, None);
     assert_eq!(fs::read(&path).unwrap()[..4096], block(1));
     server.stop();
@@ -204,9 +204,20 @@ fn a_failed_journal_is_formatted_again_once_the_disks_have_everything() {
         }
     };
     let names = || vec!["v".to_owned()];
-    let error = second.runtime.open_journal(with(VoidRecords::Volumes(names()))).err().unwrap();
+    let error = second
+        .runtime
+        .volumes()
+        .protectors()
+        .open_journal(with(VoidRecords::Volumes(names())))
+        .err()
+        .unwrap();
     assert!(matches!(error, JournalError::Abandoned { .. }), "it may hold the only copy: {error}");
-    let journal = second.runtime.open_journal(with(VoidRecords::Settled(names()))).unwrap();
+    let journal = second
+        .runtime
+        .volumes()
+        .protectors()
+        .open_journal(with(VoidRecords::Settled(names())))
+        .unwrap();
     assert_ne!(journal.status().id, before, "the old journal is not read");
     add(&second, "v", Arc::clone(&disk) as _, &journal);
     let mut client = second.client("v");

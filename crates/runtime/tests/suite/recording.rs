@@ -65,7 +65,7 @@ fn a_removed_volume_is_no_longer_recorded(engine: Engine) {
     }
     let mut recording = record(&server, &["a", "b"]);
     assert_eq!(server.client("a").write(0, &[1; 4096]), Ok(()));
-    server.runtime.remove_volume("a", |_| ()).unwrap();
+    server.runtime.volumes().remove("a", |_| ()).unwrap();
     // The new volume has the number of the old one.
     server.add_memory("a", 16 * MIB, Mode::WriteBack);
     assert_eq!(server.client("a").write(4096, &[1; 4096]), Ok(()));

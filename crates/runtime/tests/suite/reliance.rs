@@ -62,12 +62,17 @@ impl JournalRecord for Record {
 
 fn begin(record: &Arc<Record>) -> Server {
     let server = start(Engine::Epoll);
-    server.runtime.keep_journal_record(Arc::clone(record) as _);
+    server.runtime.volumes().protectors().keep_journal_record(Arc::clone(record) as _);
     server
 }
 
 fn open(server: &Server, device: &Arc<dyn Backend>) -> Arc<Journal> {
-    server.runtime.open_journal(journal_settings(Arc::clone(device))).unwrap()
+    server
+        .runtime
+        .volumes()
+        .protectors()
+        .open_journal(journal_settings(Arc::clone(device)))
+        .unwrap()
 }
 
 fn add(
@@ -83,7 +88,7 @@ fn add(
         accept_disk: false,
     });
     let settings = VolumeSettings { journal, ..settings("v", Arc::clone(disk), mode) };
-    server.runtime.add_volume(settings).map(drop)
+    server.runtime.volumes().add(settings).map(drop)
 }
 
 #[test]
@@ -97,12 +102,12 @@ fn reliance_on_a_journal_is_recorded_before_the_first_write_and_until_the_last()
     assert!(record.relying().is_empty(), "the disk has all acknowledged data");
     // The volume is not served before the record is durable.
     *record.fails.lock().unwrap() = true;
-    let error = server.runtime.change_volume("v", in_mode(Mode::WriteBack), false).unwrap_err();
+    let error = server.runtime.volumes().change("v", in_mode(Mode::WriteBack), false).unwrap_err();
     assert!(error.explained().contains("state directory"), "{error}");
     *record.fails.lock().unwrap() = false;
     server.set_mode("v", Mode::WriteBack);
     assert_eq!(record.relying(), ["v"]);
-    server.runtime.remove_volume("v", |_| ()).unwrap();
+    server.runtime.volumes().remove("v", |_| ()).unwrap();
     assert!(record.relying().is_empty());
     add(&server, &disk, Some(&journal), Mode::WriteBack).unwrap();
     server.client("v").write(0, &block(1)).unwrap();
@@ -156,12 +161,12 @@ fn an_addition_that_cannot_be_recorded_leaves_no_volume_behind() {
         let error = add(&server, &disk, journal, mode).unwrap_err();
         assert!(error.explained().contains("state directory"), "{error}");
         assert!(server.runtime.status().unwrap().volumes.is_empty());
-        let removed = server.runtime.remove_volume("v", |_| ());
+        let removed = server.runtime.volumes().remove("v", |_| ());
         assert!(matches!(removed, Err(VolumeError::Unknown(_))), "{removed:?}");
         *record.fails.lock().unwrap() = false;
         add(&server, &disk, journal, mode).unwrap();
         server.client("v").write(0, &block(1)).unwrap();
-        server.runtime.remove_volume("v", |_| ()).unwrap();
+        server.runtime.volumes().remove("v", |_| ()).unwrap();
     }
     server.stop();
 }

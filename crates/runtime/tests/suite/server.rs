@@ -96,7 +96,7 @@ impl Server {
 
     /// Serves a volume.
     pub fn add(&self, name: &str, backend: Arc<dyn Backend>, mode: Mode) {
-        self.runtime.add_volume(settings(name, backend, mode)).unwrap();
+        self.runtime.volumes().add(settings(name, backend, mode)).unwrap();
     }
 
     /// Serves a disk in memory, and returns it for inspection.
@@ -124,16 +124,16 @@ impl Server {
         self.add_memory("other", 1 << 20, Mode::WriteBack);
         assert_eq!(self.client("other").write(0, &[1; 4096]), Ok(()));
         self.set_mode("other", Mode::WriteThrough);
-        self.runtime.flush_volume("other", |_| {}).unwrap();
-        self.runtime.trust_volume("other", |_| {}).unwrap();
-        self.runtime.remove_volume("other", |_| {}).unwrap();
-        assert!(self.runtime.close_adoption().is_empty());
+        self.runtime.volumes().flush("other", |_| {}).unwrap();
+        self.runtime.volumes().trust("other", |_| {}).unwrap();
+        self.runtime.volumes().remove("other", |_| {}).unwrap();
+        assert!(self.runtime.volumes().close_adoption().is_empty());
         self.runtime.status().unwrap();
     }
 
     /// Changes a volume's mode and nothing else.
     pub fn set_mode(&self, name: &str, mode: Mode) {
-        self.runtime.change_volume(name, in_mode(mode), false).unwrap();
+        self.runtime.volumes().change(name, in_mode(mode), false).unwrap();
     }
 
     pub fn client(&self, volume: &str) -> Client {

@@ -34,7 +34,7 @@ fn add(server: &Server, mode: Mode) -> Arc<Gate> {
     let gate = Gate::new(Arc::new(MemoryBackend::new(64 * MIB).unwrap()) as _);
     let mut volume = settings("disk", Arc::clone(&gate) as _, mode);
     volume.config.slow_us = Some(0);
-    server.runtime.add_volume(volume).unwrap();
+    server.runtime.volumes().add(volume).unwrap();
     gate
 }
 
@@ -152,7 +152,7 @@ fn a_write_waits_for_the_journal(engine: Engine) {
     let journal = open(&server, Arc::clone(&gate) as _);
     let mut settings = volume("v", disk, &journal);
     settings.config.slow_us = Some(0);
-    server.runtime.add_volume(settings).unwrap();
+    server.runtime.volumes().add(settings).unwrap();
     let mut client = server.client("v");
     // The first write of a range may wait until the journal's samples of the disk are void.
     assert_eq!(client.write(4096, &[1; 4096]), Ok(()));
@@ -188,7 +188,7 @@ fn a_fast_request_is_not_recorded(engine: Engine) {
     let set = |slow: Option<Duration>| {
         let slow_us = slow.map(|slow| slow.as_micros() as u64);
         let change = VolumeConfig { slow_us, ..in_mode(Mode::WriteThrough) };
-        server.runtime.change_volume("disk", change, false).unwrap();
+        server.runtime.volumes().change("disk", change, false).unwrap();
     };
     let mut client = server.client("disk");
     for slow in [None, Some(PATIENCE)] {

@@ -33,7 +33,7 @@ fn server(engine: Engine) -> Server {
 }
 
 fn stall(server: &Server, volume: &str) -> Option<DiskStall> {
-    let conditions = forebay_runtime::conditions(&server.runtime);
+    let conditions = server.runtime.volumes().conditions();
     let condition = conditions.into_iter().find(|condition| condition.name == volume).unwrap();
     condition.stall
 }
@@ -101,7 +101,7 @@ fn a_destage_that_is_not_answered_stalls_its_volume(engine: Engine) {
     assert_eq!(server.client("disk").write(0, &[1; 4096]), Ok(()));
     gate.close(Kinds::WRITE);
     std::thread::scope(|scope| {
-        let flushing = scope.spawn(|| server.runtime.flush_volume("disk", |_| {}));
+        let flushing = scope.spawn(|| server.runtime.volumes().flush("disk", |_| {}));
         let range = Some(ByteRange::new(0, 4096));
         assert_eq!(wait_for_stall(&server, "disk"), ("write", IoCause::DestageUrgent, range));
         gate.open();
@@ -116,7 +116,7 @@ fn a_prefetch_that_is_not_answered_stalls_its_volume(engine: Engine) {
     let gate = Gate::new(Arc::new(MemoryBackend::new(64 * MIB).unwrap()));
     let mut settings = settings("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
     settings.config.prefetch = true;
-    server.runtime.add_volume(settings).unwrap();
+    server.runtime.volumes().add(settings).unwrap();
     let mut client = server.client("disk");
     let mut offsets = (0..64 * MIB).step_by(65536);
     while server.status("disk").engine.prefetched_lines == 0 {

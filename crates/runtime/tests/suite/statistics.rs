@@ -206,10 +206,10 @@ fn statistics_are_those_of_the_status_without_its_curves(engine: Engine) {
         assert!(client.read(4096, 8192).is_ok());
     }
     // Writes that are not deferred have ended, and so has the destage.
-    server.runtime.flush_volume("disk", |_| {}).unwrap();
+    server.runtime.volumes().flush("disk", |_| {}).unwrap();
     let (status, short) = (server.runtime.status(), server.runtime.status_without_curves());
     let (status, short) = (status.unwrap().volumes, short.unwrap().volumes);
-    let statistics = server.runtime.statistics();
+    let statistics = server.runtime.volumes().statistics();
     assert_eq!((status.len(), short.len(), statistics.len()), (2, 2, 2));
     for ((full, short), counted) in status.iter().zip(&short).zip(&statistics) {
         assert!(full.curve.is_some() && short.curve.is_none(), "{}", full.name);
@@ -225,7 +225,7 @@ fn a_stop_reports_its_end_when_everything_is_counted(engine: Engine) {
     server.add_memory("disk", 16 * MIB, Mode::WriteBack);
     server.add_memory("gone", 16 * MIB, Mode::WriteBack);
     let written = |name: &str| {
-        let all = server.runtime.statistics();
+        let all = server.runtime.volumes().statistics();
         let found = all.into_iter().find(|volume| volume.name == name);
         found.map(|volume| volume.statistics.requests.backend_write_bytes())
     };
@@ -233,7 +233,7 @@ fn a_stop_reports_its_end_when_everything_is_counted(engine: Engine) {
         assert_eq!(server.client(name).write(0, &[1; 8192]), Ok(()));
     }
     let mut last = None;
-    server.runtime.remove_volume("gone", |left| last = Some((left, written("gone")))).unwrap();
+    server.runtime.volumes().remove("gone", |left| last = Some((left, written("gone")))).unwrap();
     assert_eq!(last, Some((0, Some(8192))));
     server.runtime.stop(|left| last = Some((left, written("disk")))).unwrap();
     assert_eq!(last, Some((0, Some(8192))));

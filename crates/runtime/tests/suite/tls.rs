@@ -124,7 +124,7 @@ fn tls_server(
     let disk = Arc::new(MemoryBackend::new(80 * MIB).unwrap());
     let mut volume = settings("disk", disk, Mode::WriteBack);
     volume.config.tls = if tls_only { TlsUse::Required } else { TlsUse::Optional };
-    server.runtime.add_volume(volume).unwrap();
+    server.runtime.volumes().add(volume).unwrap();
     server.add_memory("open", MIB, Mode::WriteBack);
     let socket = server.directory.path().join("tls.sock");
     server.listen(&socket, policy, setup);

@@ -93,7 +93,7 @@ fn an_out_of_range_request_may_follow_at_once(engine: Engine) {
     let mut volume = settings("disk", disk, Mode::WriteThrough);
     volume.geometry.stripe_bytes = 768 << 10;
     volume.geometry.offset_bytes = 64 << 10;
-    server.runtime.add_volume(volume).unwrap();
+    server.runtime.volumes().add(volume).unwrap();
     let mut stream = connect_to(&server.socket, "disk");
     let offsets = [0, u64::MAX - 511, u64::MAX, 0];
     let requests = offsets.iter().zip(0..);
@@ -115,7 +115,7 @@ fn a_read_only_export_refuses_every_write(engine: Engine) {
     let disk = Arc::new(MemoryBackend::new(MIB).unwrap());
     let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteBack);
     volume.config.read_only = true;
-    server.runtime.add_volume(volume).unwrap();
+    server.runtime.volumes().add(volume).unwrap();
     let refused = |client: &mut Client| -> Vec<IoResult> {
         let write = client.write(0, &[1; 4096]);
         let zero = client.call(NbdCommand::WriteZeroes, 0, 0, 4096).result;
@@ -131,7 +131,7 @@ fn a_read_only_export_refuses_every_write(engine: Engine) {
     let mut client = server.client("late");
     assert_eq!(client.write(0, &[2; 4096]), Ok(()));
     let change = VolumeConfig { read_only: true, ..in_mode(Mode::WriteBack) };
-    server.runtime.change_volume("late", change, false).unwrap();
+    server.runtime.volumes().change("late", change, false).unwrap();
     assert_eq!(refused(&mut client), vec![Err(IoError::NotPermitted); 3]);
     assert_eq!(client.read(0, 4096), Ok(vec![2; 4096]));
     assert!(server.client("late").opened.is_read_only());

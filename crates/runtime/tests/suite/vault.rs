@@ -58,7 +58,7 @@ fn try_add(
     let (vault, identity) = (Arc::clone(vault), [name.as_bytes()[0]; 32]);
     let vault = Some(VolumeVault { vault, identity, accept_loss });
     let settings = VolumeSettings { vault, ..settings(name, disk, Mode::WriteBack) };
-    server.runtime.add_volume(settings).map(drop)
+    server.runtime.volumes().add(settings).map(drop)
 }
 
 on_both_engines! {
@@ -252,7 +252,7 @@ fn a_load_that_a_disk_refuses_is_undone_by_a_removal(engine: Engine) {
     let again = try_add(&server, "v", Arc::clone(&disk), &vault, false).unwrap_err();
     assert!(matches!(again, VolumeError::HalfAdded(_)), "{again}");
     assert!(server.status("v").half_added);
-    server.runtime.remove_volume("v", |_| {}).unwrap();
+    server.runtime.volumes().remove("v", |_| {}).unwrap();
     assert_eq!(vault.status().held.len(), 1, "the dump is gone");
     add(&server, "v", disk, &vault);
     check(&server, "v", &written);
@@ -307,7 +307,7 @@ fn a_drill_does_not_keep_the_battery_waiting_for_a_disk() {
     let (server, vault) = serve(Engine::Epoll, &gate, &device);
     wait_until_measured(&vault);
     // Nothing is dirty, but the disk has a write to flush.
-    server.runtime.change_volume("v", in_mode(Mode::WriteThrough), false).unwrap();
+    server.runtime.volumes().change("v", in_mode(Mode::WriteThrough), false).unwrap();
     write_some(&server, "v", 0..1);
     gate.close(Kinds::FLUSH);
     let drilled = Arc::clone(&vault);
@@ -402,7 +402,7 @@ fn add_under_ups(
     let mut fixed = settings("v", disk, Mode::WriteBack);
     fixed.config.protection = Protection::Ups;
     let settings = VolumeSettings { vault, accept_disk, ..fixed };
-    server.runtime.add_volume(settings).map(drop)
+    server.runtime.volumes().add(settings).map(drop)
 }
 
 #[test]
@@ -421,8 +421,8 @@ fn load_only_to_the_same_disk() {
     early.iter().for_each(|&offset| client.write(offset, &block(offset + 7)).unwrap());
     client.call(forebay_nbd::NbdCommand::Trim, 0, 1 << 20, 256 << 10).result.unwrap();
     drop(client);
-    first.runtime.set_power(64 * MIB);
-    first.runtime.flush_volume("v", |_| ()).unwrap();
+    first.runtime.ups().set_limit(64 * MIB);
+    first.runtime.volumes().flush("v", |_| ()).unwrap();
     let written = write_some(&first, "v", 0..200);
     assert_eq!(vault.dump(&ALL, None).unwrap().bytes, 200 * 4096);
     let (disk_then, device_then) = (copy(&*disk), copy(&*device));
@@ -468,7 +468,7 @@ fn load_from_devices_that_hang() {
     let first = start(Engine::Epoll);
     let vault = open(&first, Arc::clone(&device) as _);
     add_under_ups(&first, Arc::clone(&disk) as _, &vault, 1, false).unwrap();
-    first.runtime.set_power(64 * MIB);
+    first.runtime.ups().set_limit(64 * MIB);
     let written = write_some(&first, "v", 0..50);
     assert_eq!(vault.dump(&ALL, None).unwrap().bytes, 50 * 4096);
     let (disk_then, device_then) = (copy(&*disk), copy(&*device));
@@ -507,8 +507,9 @@ fn a_device_that_is_no_vault_is_refused_and_not_changed() {
     assert_eq!(read_backend(&*data, 65536, 4096), [1; 4096]);
     // A journal is no vault, and a vault is no journal.
     let log = memory(VAULT_BYTES);
-    let journal =
-        |backend: Arc<dyn Backend>| server.runtime.open_journal(journal_settings(backend));
+    let journal = |backend: Arc<dyn Backend>| {
+        server.runtime.volumes().protectors().open_journal(journal_settings(backend))
+    };
     journal(Arc::clone(&log) as _).unwrap();
     assert!(refuse(copy(&*log)).contains("holds a journal, not a vault"));
     let device = memory(VAULT_BYTES);

@@ -28,7 +28,7 @@ fn open_file(path: &Path) -> Option<Arc<dyn Backend>> {
 /// Whether a disk under this path is refused as in use, by the file's lock or by the runtime.
 fn is_refused(server: &Server, path: &Path) -> bool {
     let Some(backend) = open_file(path) else { return true };
-    let added = server.runtime.add_volume(settings("again", backend, Mode::WriteBack));
+    let added = server.runtime.volumes().add(settings("again", backend, Mode::WriteBack));
     matches!(added, Err(VolumeError::BackingInUse { volume, .. }) if volume == "disk")
 }
 
@@ -46,7 +46,7 @@ fn one_disk_is_not_served_twice(engine: Engine) {
     // Without a lock, as for a remote disk, the identity decides.
     let disk = server.runtime.status().unwrap().volumes.remove(0).backing;
     assert!(disk.identity.is_some());
-    server.runtime.remove_volume("disk", |_| {}).unwrap();
+    server.runtime.volumes().remove("disk", |_| {}).unwrap();
     server.add("other", open_file(&hard).unwrap(), Mode::WriteBack);
 }
 
@@ -54,7 +54,7 @@ fn names_are_unique_and_validated(engine: Engine) {
     let server = Server::start(engine);
     server.add_memory("disk", MIB, Mode::WriteBack);
     let backend = || Arc::new(MemoryBackend::new(MIB).unwrap());
-    let add = |name: &str| server.runtime.add_volume(settings(name, backend(), Mode::Bypass));
+    let add = |name: &str| server.runtime.volumes().add(settings(name, backend(), Mode::Bypass));
     assert!(matches!(add("disk"), Err(VolumeError::NameInUse(_))));
     for name in ["", "a\nb", "\0", &"x".repeat(257)] {
         assert!(matches!(add(name), Err(VolumeError::Name(_))), "{name:?}");
@@ -62,7 +62,7 @@ fn names_are_unique_and_validated(engine: Engine) {
     assert!(add(&"x".repeat(256)).is_ok());
     assert!(add("Disk").is_ok(), "names are case-sensitive");
     for unknown in ["nix", "disk "] {
-        let removed = server.runtime.remove_volume(unknown, |_| {});
+        let removed = server.runtime.volumes().remove(unknown, |_| {});
         assert!(matches!(removed, Err(VolumeError::Unknown(_))));
     }
 }
@@ -89,7 +89,7 @@ fn volumes_are_added_and_removed_while_clients_are_connected(engine: Engine) {
             assert_eq!(clients[0].read(0, 8192), Ok(vec![0; 8192]), "another volume's data");
             assert_eq!(clients[0].write(4096, &[round + 1; 65536]), Ok(()));
             assert_eq!(clients[1].read(4096, 4096), Ok(vec![round + 1; 4096]));
-            server.runtime.remove_volume("comes", |_| {}).unwrap();
+            server.runtime.volumes().remove("comes", |_| {}).unwrap();
             assert_eq!(read_backend(&*disk, 4096, 65536), vec![round + 1; 65536]);
             for client in &mut clients {
                 assert!(client.try_wait(4711).is_none(), "its clients are disconnected");
@@ -131,7 +131,7 @@ fn a_removed_volume_releases_its_memory(engine: Engine) {
         for n in 0..16 {
             assert_eq!(client.write(n * MIB, &[7; 65536]), Ok(()));
         }
-        server.runtime.remove_volume("disk", |_| {}).unwrap();
+        server.runtime.volumes().remove("disk", |_| {}).unwrap();
         drop(client);
     }
     wait_until("the clients are removed", PATIENCE, || {
@@ -153,7 +153,7 @@ fn a_volume_with_the_number_of_a_removed_one_uses_its_own_disk(engine: Engine) {
             assert_eq!(client.write(offset, &[content; 4096]), Ok(()));
         }
         drop(client);
-        server.runtime.remove_volume("disk", |_| ()).unwrap();
+        server.runtime.volumes().remove("disk", |_| ()).unwrap();
         disk
     });
     for (disk, content) in disks.iter().zip([1, 2]) {

@@ -124,7 +124,7 @@ fn a_warm_up_ends_with_its_volume(engine: Engine) {
     assert!(wait_for_held(&gate) <= 64, "few reads at a time");
     let list = lists.lists.lock().unwrap()["disk"].clone();
     std::thread::scope(|scope| {
-        let removal = scope.spawn(|| server.runtime.remove_volume("disk", |_| {}));
+        let removal = scope.spawn(|| server.runtime.volumes().remove("disk", |_| {}));
         wait_until("the volume is being removed", PATIENCE, || {
             removal.is_finished() || server.status("disk").is_closed
         });
@@ -155,7 +155,7 @@ fn a_warm_up_ends_when_the_setting_or_the_mode_changes(engine: Engine) {
         wait_for_held(&gate);
         let mode = if is_bypass { Mode::Bypass } else { Mode::WriteThrough };
         let new = VolumeConfig { warm: is_bypass, ..in_mode(mode) };
-        server.runtime.change_volume("disk", new, false).unwrap();
+        server.runtime.volumes().change("disk", new, false).unwrap();
         gate.open();
         let status = wait_for(&server, WarmUpState::Cancelled);
         assert!(status.done_lines < status.planned_lines, "{status:?}");

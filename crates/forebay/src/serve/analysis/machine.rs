@@ -1,6 +1,6 @@
 //! What an analysis needs of the daemon, as a trait, so that its tests need no daemon.
 
-use forebay_runtime::{NamedStatistics, Runtime, set_hold_out};
+use forebay_runtime::{NamedStatistics, Runtime};
 use forebay_types::{HoldOut, Mode};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -66,12 +66,12 @@ impl Machine for Server {
     }
 
     fn statistics(&self) -> Vec<NamedStatistics> {
-        self.runtime.statistics()
+        self.runtime.volumes().statistics()
     }
 
     fn set_hold_out(&self, volume: &str, hold_out: HoldOut) {
         // It fails if the volume was removed meanwhile. Then there is nothing to hold out.
-        let _ = set_hold_out(&self.runtime, volume, hold_out);
+        let _ = self.runtime.volumes().set_hold_out(volume, hold_out);
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub(in crate::serve) fn add(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Problem> {
     check_name(daemon, &spec.name)?;
     check_tls(daemon, &spec)?;
-    let has_vault = daemon.runtime.vault().is_some();
+    let has_vault = daemon.runtime.volumes().protectors().vault().is_some();
     spec.check_ups(&daemon.state().config.ups.upses, has_vault)
         .map_err(|error| problem_of(&error))?;
     if spec.config.protection.has_ups() && !has_vault {
@@ -58,10 +58,10 @@ pub(in crate::serve) fn add(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Pro
         split_cost,
         on_measured: Some(Arc::new(move |cost| calibrations.keep(&disk, cost))),
         journal,
-        vault: vault::of_volume(daemon.runtime.vault().as_ref(), &spec),
+        vault: vault::of_volume(daemon.runtime.volumes().protectors().vault().as_ref(), &spec),
         accept_disk: daemon.journals.accepts_disk_of(&spec.name),
     };
-    if let Err(error) = daemon.runtime.add_volume(settings) {
+    if let Err(error) = daemon.runtime.volumes().add(settings) {
         list_half_added(daemon, spec);
         return Err(problem(error));
     }

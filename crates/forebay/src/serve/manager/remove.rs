@@ -14,7 +14,7 @@ pub(super) fn remove(
 ) -> Result<(), Problem> {
     let _claim = daemon.claims.volume(name)?;
     check_clients(daemon, name, force)?;
-    daemon.runtime.remove_volume(name, daemon.observing(progress)).map_err(problem)?;
+    daemon.runtime.volumes().remove(name, daemon.observing(progress)).map_err(problem)?;
     forget(daemon, name);
     Ok(())
 }
@@ -32,7 +32,7 @@ pub(super) fn discard(
     }
     let _claim = daemon.claims.volume(name)?;
     check_clients(daemon, name, request.force)?;
-    let discarded = forebay_runtime::discard_volume(&daemon.runtime, name, save_to);
+    let discarded = daemon.runtime.volumes().discard(name, save_to);
     let discarded = discarded.map_err(problem)?;
     forget(daemon, name);
     Ok(Discarded {

@@ -156,7 +156,7 @@ impl Observer {
 
     /// Adds what has been counted since the last time.
     pub(super) fn observe(&self) {
-        self.history.observe(|| self.runtime.statistics());
+        self.history.observe(|| self.runtime.volumes().statistics());
     }
 
     /// See [`History::save`].

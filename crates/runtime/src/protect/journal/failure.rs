@@ -250,7 +250,7 @@ mod tests {
             is_abandoned: Box::new(|_| VoidRecords::None),
             on_failure: Box::new(|_, _, _| Ok(())),
         };
-        let journal = runtime.open_journal(settings).unwrap();
+        let journal = runtime.volumes().protectors().open_journal(settings).unwrap();
         let before = count.load(Ordering::Relaxed);
         journal.renew_records().unwrap();
         assert_eq!((before > 0, count.load(Ordering::Relaxed)), (true, before + 1));
@@ -274,7 +274,7 @@ mod tests {
                 Ok(())
             }),
         };
-        let journal = runtime.open_journal(settings).unwrap();
+        let journal = runtime.volumes().protectors().open_journal(settings).unwrap();
         let used = VolumeJournal {
             journal: Arc::clone(&journal),
             durability: Durability::Ack,
@@ -282,7 +282,7 @@ mod tests {
             accept_disk: false,
         };
         let served = VolumeSettings { journal: Some(used), ..volume("a", memory(16 * MIB)) };
-        runtime.add_volume(served).unwrap();
+        runtime.volumes().add(served).unwrap();
         let disk = memory(16 * MIB);
         let attachment = Attachment {
             name: "b",

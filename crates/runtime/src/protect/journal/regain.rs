@@ -275,7 +275,7 @@ mod tests {
             });
             let gather_below = GATHERS_ALL;
             let settings = VolumeSettings { gather_below, journal, ..volume(name, disk) };
-            runtime.add_volume(settings).unwrap();
+            runtime.volumes().add(settings).unwrap();
         }
         runtime
     }

@@ -46,7 +46,7 @@ fn rig_with(ecc: Ecc, log: Option<Arc<dyn Backend>>) -> Rig {
     let journal = log.map(|device| open_journal(&runtime, device));
     let gather_below = GATHERS_ALL;
     let settings = VolumeSettings { gather_below, journal, ..volume("v", backend) };
-    let id = runtime.add_volume(settings).unwrap();
+    let id = runtime.volumes().add(settings).unwrap();
     Rig { runtime, disk, id, directory }
 }
 
@@ -250,7 +250,7 @@ fn uncorrectable_sectors_are_restored_from_the_journal() {
         let status = rig.status();
         assert_eq!((status.engine.lost_lines, status.lost_sectors), (1, 0));
         assert_eq!(client.read(0, 4 * LINE as u64).unwrap(), content);
-        rig.runtime.flush_volume("v", |_| {}).unwrap();
+        rig.runtime.volumes().flush("v", |_| {}).unwrap();
         assert_eq!(rig.on_disk(0, 4 * LINE), content);
     });
 }
@@ -265,12 +265,15 @@ fn lost_sectors_can_be_given_up() {
         client.write(0, &[2; 2 * LINE]).unwrap();
         rig.damage(5, 1);
         assert_eq!(rig.wait_for_damage(1).lost_sectors, 8);
-        assert!(rig.runtime.remove_volume("v", |_| {}).is_err(), "its lost data is nowhere else");
-        rig.runtime.trust_volume("v", |_| {}).unwrap();
+        assert!(
+            rig.runtime.volumes().remove("v", |_| {}).is_err(),
+            "its lost data is nowhere else"
+        );
+        rig.runtime.volumes().trust("v", |_| {}).unwrap();
         assert_eq!(client.read(0, LINE as u64).unwrap(), [1; LINE], "the disk's content");
         assert_eq!(client.read(LINE as u64, LINE as u64).unwrap(), [2; LINE]);
         client.flush().unwrap();
-        rig.runtime.remove_volume("v", |_| {}).unwrap();
+        rig.runtime.volumes().remove("v", |_| {}).unwrap();
     });
 }
 

@@ -46,14 +46,14 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
     let journal = Some(open_journal(&runtime, Arc::clone(log)));
     let gather_below = GATHERS_ALL;
     let settings = VolumeSettings { gather_below, journal, ..volume("v", Arc::clone(disk)) };
-    runtime.add_volume(settings).unwrap();
+    runtime.volumes().add(settings).unwrap();
     runtime
 }
 
 /// A process that has only the disk and the journal serves the volume and flushes it.
 fn lose_power(disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) {
     let runtime = process(&crate::new_pool_file().unwrap(), disk, log);
-    runtime.flush_volume("v", |_| ()).unwrap();
+    runtime.volumes().flush("v", |_| ()).unwrap();
     runtime.stop(|_| ()).unwrap();
 }
 
@@ -167,7 +167,7 @@ fn data_lost_in_an_adopted_pool_is_restored_from_the_journal() {
         let second = process(&pool, &disk, &log);
         let id = second.named("v").unwrap().id;
         wait_until("the line is restored", PATIENCE, || !second.shared().shards.has_lost(id));
-        second.flush_volume("v", |_| ()).unwrap();
+        second.volumes().flush("v", |_| ()).unwrap();
         assert_eq!(on_disk(&disk, 0), 1);
         second.stop(|_| ()).unwrap();
     });
@@ -182,10 +182,10 @@ fn the_stripe_size_and_the_gather_threshold_of_the_settings_are_applied() {
     let geometry = DiskGeometry { stripe_bytes: 28 << 10, ..DiskGeometry::default() };
     let gather_below = Some(16 << 10);
     let settings = VolumeSettings { geometry, gather_below, ..bare(&disk, false) };
-    runtime.add_volume(settings).unwrap();
+    runtime.volumes().add(settings).unwrap();
     // One line less than two stripes.
     (0..13).for_each(|line| write(&runtime, line, 1, false));
-    runtime.flush_volume("v", |_| ()).unwrap();
+    runtime.volumes().flush("v", |_| ()).unwrap();
     let counters = runtime.status().unwrap().volumes.remove(0).engine;
     assert_eq!((counters.destaged_stripes, counters.destage_writes), (1, 2), "{counters:?}");
     assert_eq!(counters.destaged_bytes, 13 * LINE_BYTES);
@@ -211,7 +211,7 @@ fn workers_know_a_volume_before_any_shard_does() {
                 }
                 shared.volume(VolumeId(0)).is_some()
             });
-            runtime.add_volume(bare(&disk, false)).unwrap();
+            runtime.volumes().add(bare(&disk, false)).unwrap();
             assert!(watch.join().unwrap(), "a shard has the volume before the workers");
         });
         runtime.stop(|_| ()).unwrap();
@@ -238,7 +238,7 @@ fn adopted_lines_are_found_by_the_stripes_of_the_previous_process() {
     let serve = |stripe_bytes| {
         let runtime = bare_process(&pool, 256 * MIB);
         let geometry = DiskGeometry { stripe_bytes, ..DiskGeometry::default() };
-        runtime.add_volume(VolumeSettings { geometry, ..bare(&disk, false) }).unwrap();
+        runtime.volumes().add(VolumeSettings { geometry, ..bare(&disk, false) }).unwrap();
         runtime
     };
     let first = serve(28 << 10);
@@ -246,7 +246,7 @@ fn adopted_lines_are_found_by_the_stripes_of_the_previous_process() {
     (0..50).for_each(|at| write(&first, at * 300, 1, false));
     first.pause().unwrap();
     let second = serve(600 << 10);
-    second.flush_volume("v", |_| ()).unwrap();
+    second.volumes().flush("v", |_| ()).unwrap();
     assert!((0..50).all(|at| on_disk(&disk, at * 300) == 1));
     second.stop(|_| ()).unwrap();
     let third = serve(600 << 10);
@@ -304,7 +304,7 @@ fn bare(disk: &Arc<dyn Backend>, accept_disk: bool) -> VolumeSettings {
 
 /// Flushes "v". Its lines stay in the pool, clean and sealed.
 fn clean(runtime: &Runtime) {
-    runtime.flush_volume("v", |_| ()).unwrap();
+    runtime.volumes().flush("v", |_| ()).unwrap();
     wait_until("the patrol has sealed all lines", PATIENCE, || {
         runtime.status().unwrap().memory.patrol.unsealed_bytes == 0
     });
@@ -323,7 +323,7 @@ fn clean_lines_of_a_changed_disk_are_dropped() {
         let disk = device(4 * MIB);
         let pool = crate::new_pool_file().unwrap();
         let first = bare_process(&pool, 64 * MIB);
-        first.add_volume(bare(&disk, false)).unwrap();
+        first.volumes().add(bare(&disk, false)).unwrap();
         (0..10).for_each(|line| write(&first, line, line as u8 + 1, false));
         clean(&first);
         first.pause().unwrap();
@@ -331,7 +331,7 @@ fn clean_lines_of_a_changed_disk_are_dropped() {
             overwrite(&disk, 3, 77);
         }
         let second = bare_process(&pool, 64 * MIB);
-        second.add_volume(bare(&disk, false)).unwrap();
+        second.volumes().add(bare(&disk, false)).unwrap();
         assert_eq!((0..10).any(|line| resident(&second, line)), !changed);
         second.stop(|_| ()).unwrap();
         assert_eq!(on_disk(&disk, 3), if changed { 77 } else { 4 });
@@ -343,14 +343,14 @@ fn dirty_lines_of_a_changed_disk_are_kept_until_the_operator_decides() {
     let disk = device(4 * MIB);
     let pool = crate::new_pool_file().unwrap();
     let first = bare_process(&pool, 64 * MIB);
-    first.add_volume(bare(&disk, false)).unwrap();
+    first.volumes().add(bare(&disk, false)).unwrap();
     (0..10).for_each(|line| write(&first, line, line as u8 + 1, false));
     clean(&first);
     write(&first, 20, 99, false);
     first.pause().unwrap();
     overwrite(&disk, 3, 77);
     let second = bare_process(&pool, 64 * MIB);
-    let refused = second.add_volume(bare(&disk, false)).unwrap_err();
+    let refused = second.volumes().add(bare(&disk, false)).unwrap_err();
     for part in
         ["4.0 KiB of dirty data of volume 'v'", "samples differ", "accept the changed disk of 'v'"]
     {
@@ -363,14 +363,14 @@ fn dirty_lines_of_a_changed_disk_are_kept_until_the_operator_decides() {
     // With its old content, the disk is accepted.
     overwrite(&disk, 3, 4);
     let third = bare_process(&pool, 64 * MIB);
-    third.add_volume(bare(&disk, false)).unwrap();
+    third.volumes().add(bare(&disk, false)).unwrap();
     assert!(resident(&third, 3) && resident(&third, 20));
     third.pause().unwrap();
 
     // Changed again, it is accepted by the operator, and the dirty line is written to it.
     overwrite(&disk, 3, 78);
     let fourth = bare_process(&pool, 64 * MIB);
-    fourth.add_volume(bare(&disk, true)).unwrap();
+    fourth.volumes().add(bare(&disk, true)).unwrap();
     assert!(!resident(&fourth, 3) && resident(&fourth, 20));
     fourth.stop(|_| ()).unwrap();
     assert_eq!((on_disk(&disk, 3), on_disk(&disk, 20)), (78, 99));

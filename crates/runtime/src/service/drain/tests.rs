@@ -115,7 +115,7 @@ fn serve(socket: &Path) -> Runtime {
     });
     let runtime = started.unwrap();
     let disk = Arc::new(MemoryBackend::new(u64::from(REPLY)).unwrap());
-    runtime.add_volume(volume("disk", disk)).unwrap();
+    runtime.volumes().add(volume("disk", disk)).unwrap();
     listen(&server, socket);
     runtime
 }
@@ -167,7 +167,7 @@ fn a_connection_that_never_ends_delays_neither_a_removal_nor_a_stop() {
     let runtime = serve(&socket);
     let _clients = clients(&socket);
     assert_eq!(runtime.status().unwrap().connections, 5);
-    runtime.remove_volume("disk", |_| {}).unwrap();
+    runtime.volumes().remove("disk", |_| {}).unwrap();
     assert_eq!(runtime.status().unwrap().connections, 1, "one has not entered it");
     runtime.stop(|_| {}).unwrap();
 }

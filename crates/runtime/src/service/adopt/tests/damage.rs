@@ -47,7 +47,7 @@ impl Machine {
 
     fn serve(&self, durability: Durability) -> Runtime {
         let (runtime, settings) = self.start(durability);
-        runtime.add_volume(settings).unwrap();
+        runtime.volumes().add(settings).unwrap();
         runtime
     }
 
@@ -58,7 +58,7 @@ impl Machine {
         self.log.close(Kinds::WRITE);
         std::thread::scope(|scope| {
             let closed = Closed(&self.log);
-            let added = scope.spawn(|| runtime.add_volume(settings));
+            let added = scope.spawn(|| runtime.volumes().add(settings));
             wait_until("data is recorded", PATIENCE, || {
                 let held = self.log.held();
                 match held.iter().position(|io| io.range.offset < LOG_OFFSET) {
@@ -138,7 +138,7 @@ fn lost_in(runtime: &Runtime, line: u64) -> u8 {
 /// status counts it.
 fn assert_lost(runtime: &Runtime, disk: &Arc<dyn Backend>, line: u64) {
     assert_eq!(lost_in(runtime, line), 0xff);
-    assert!(runtime.flush_volume("v", |_| ()).is_err());
+    assert!(runtime.volumes().flush("v", |_| ()).is_err());
     assert_eq!((lost_in(runtime, line), on_disk(disk, line)), (0xff, 0));
     // A search in the journal will not restore it either.
     assert!(runtime.named("v").unwrap().freshness.newest().is_none());
@@ -155,7 +155,7 @@ fn assert_lost_until_written(machine: &Machine, durability: Durability, line: u6
     }
     let runtime = machine.serve(durability);
     write(&runtime, line, 9, true);
-    runtime.flush_volume("v", |_| ()).unwrap();
+    runtime.volumes().flush("v", |_| ()).unwrap();
     runtime.pause().unwrap();
     machine.lose_power();
     assert_eq!(on_disk(&machine.disk, line), 9);
@@ -261,7 +261,7 @@ fn older_records_do_not_replace_what_was_given_up() {
     first.pause().unwrap();
     let next = machine.serve(Durability::Flush);
     assert_lost(&next, &machine.disk, 0);
-    next.trust_volume("v", |_| ()).unwrap();
+    next.volumes().trust("v", |_| ()).unwrap();
     assert_eq!((lost_in(&next, 0), on_disk(&machine.disk, 0)), (0, 0));
     next.pause().unwrap();
     machine.lose_power();
