@@ -6,7 +6,7 @@
 
 use super::access::{self, PIECE_BYTES};
 use super::log::{POSSIBLY_STALE, STALE_REMEDY};
-use super::source::{Held, Payloads, Source, open_existing};
+use super::source::{HeldVolume, Payloads, Source, open_existing};
 use super::{SourceArguments, VolumeArguments, release};
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -145,7 +145,7 @@ pub(super) fn check(
     volume: &VolumeEntry,
     disk: &dyn Backend,
     overrides: ApplyOverrides,
-) -> anyhow::Result<(Held, Applied)> {
+) -> anyhow::Result<(HeldVolume, Applied)> {
     let (name, here, to) = (&volume.name, source.name(), &disk.description().name);
     let is_forced = overrides.force;
     if let (Some(mark), true, false) = (&source.mark, source.is_given_up(name), is_forced) {
@@ -215,7 +215,7 @@ pub(super) fn check(
 fn check_reliance(
     source: &Source,
     volume: &str,
-    held: &Held,
+    held: &HeldVolume,
     overrides: ApplyOverrides,
 ) -> anyhow::Result<()> {
     let is_exempt = held.records == 0 || source.is_given_up(volume) || overrides.accept_older;

@@ -33,7 +33,7 @@ pub(super) fn open_existing(name: &str, options: &OpenOptions) -> anyhow::Result
 }
 
 /// The data that a log holds of one volume.
-pub(super) struct Held {
+pub(super) struct HeldVolume {
     /// Extents that may be missing from the disk, in ascending order of offset.
     pub(super) extents: Vec<Extent>,
     /// Number of records.
@@ -167,12 +167,12 @@ impl Source {
     }
 
     /// The data it holds of a volume.
-    pub(super) fn held(&self, number: u16) -> Held {
+    pub(super) fn held(&self, number: u16) -> HeldVolume {
         let records = &self.found().records;
         let extents: Vec<Extent> = Image::of_volume(records, number).extents().collect();
         let count = records.iter().filter(|found| found.record.volume == number).count();
         let mut held =
-            Held { extents, records: count, write_bytes: 0, erased_bytes: 0, lost_bytes: 0 };
+            HeldVolume { extents, records: count, write_bytes: 0, erased_bytes: 0, lost_bytes: 0 };
         for extent in &held.extents {
             let bytes = extent.range.len;
             match self.record_of(extent) {

@@ -16,7 +16,7 @@ const REMOVABLE: [&str; 2] = ["sr", "fd"];
 
 /// A block device, or a partition of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Device {
+pub(super) struct BlockDevice {
     /// Its name in `/sys/class/block`.
     pub(super) name: String,
     pub(super) size_bytes: u64,
@@ -36,7 +36,7 @@ pub(super) struct Device {
     pub(super) is_memory: bool,
 }
 
-impl Device {
+impl BlockDevice {
     /// The offset on this device of a traced range of `len` bytes at `offset`; `None` if the range
     /// is not on it.
     pub(super) fn place(&self, offset: u64, len: u64) -> Option<u64> {
@@ -49,7 +49,7 @@ impl Device {
 ///
 /// # Errors
 /// There is no such device, or it is no block device.
-pub(super) fn find(roots: &Roots, given: &Path) -> anyhow::Result<Device> {
+pub(super) fn find(roots: &Roots, given: &Path) -> anyhow::Result<BlockDevice> {
     let shown = given.display();
     let path = match given.components().count() {
         1 if !given.is_absolute() && !given.exists() => roots.dev.join(given),
@@ -83,7 +83,7 @@ pub(super) fn find(roots: &Roots, given: &Path) -> anyhow::Result<Device> {
 }
 
 /// All whole devices with a size that are neither memory nor removable.
-pub(super) fn all(roots: &Roots) -> io::Result<Vec<Device>> {
+pub(super) fn all(roots: &Roots) -> io::Result<Vec<BlockDevice>> {
     let mut devices = Vec::new();
     for entry in fs::read_dir(roots.sys.join("block"))? {
         let entry = entry?;
@@ -100,7 +100,7 @@ pub(super) fn all(roots: &Roots) -> io::Result<Vec<Device>> {
 }
 
 /// Reads the directory of a device or partition.
-fn read(roots: &Roots, directory: &Path) -> Option<Device> {
+fn read(roots: &Roots, directory: &Path) -> Option<BlockDevice> {
     let name = directory.file_name()?.to_str()?.to_owned();
     let whole = match directory.join("partition").exists() {
         true => directory.parent()?,
@@ -116,7 +116,7 @@ fn read(roots: &Roots, directory: &Path) -> Option<Device> {
     let start = text(directory, "start").and_then(|start| start.parse().ok()).unwrap_or(0u64);
     let sectors: u64 = text(directory, "size")?.parse().ok()?;
     let is_memory = is_named(whole.file_name()?.to_str()?, &MEMORY);
-    Some(Device {
+    Some(BlockDevice {
         size_bytes: sectors.checked_mul(SECTOR_BYTES)?,
         traced: parse_number(&text(whole, "dev")?)?,
         start_bytes: start.checked_mul(SECTOR_BYTES)?,

@@ -1,10 +1,10 @@
 //! The advice as JSON.
 
-use super::{Judged, Report, show};
+use super::{AdviceReport, Judged, show};
 use forebay_advice::{Load, Point, Prediction};
 use serde_json::{Value, json};
 
-pub(super) fn report(report: &Report) -> Value {
+pub(super) fn report(report: &AdviceReport) -> Value {
     json!({
         "seconds": report.seconds,
         "sampled": report.unsampled.is_none(),

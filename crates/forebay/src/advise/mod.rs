@@ -20,7 +20,7 @@ use crate::arguments::AdviseArguments;
 use crate::client::connect;
 use crate::report::{misconfigured, print, print_json, warn, with_remedy};
 use anyhow::{Context, anyhow};
-use devices::Device;
+use devices::BlockDevice;
 use forebay_advice::{
     Advice, Basis, Claim, Load, Prediction, Reason, SelfCaching, share_memory, verdict,
 };
@@ -52,7 +52,7 @@ impl Default for Roots {
 
 /// A device with its advice.
 struct Judged {
-    device: Device,
+    device: BlockDevice,
     load: Load,
     prediction: Option<Prediction>,
     self_caching: Vec<SelfCaching>,
@@ -62,7 +62,7 @@ struct Judged {
 }
 
 /// The advice for all devices.
-struct Report {
+struct AdviceReport {
     seconds: f64,
     /// Why requests were not observed.
     unsampled: Option<String>,
@@ -114,7 +114,7 @@ fn advise_volumes(arguments: &AdviseArguments) -> anyhow::Result<()> {
 }
 
 /// The devices that the command line names, or all.
-fn selected(roots: &Roots, arguments: &AdviseArguments) -> anyhow::Result<Vec<Device>> {
+fn selected(roots: &Roots, arguments: &AdviseArguments) -> anyhow::Result<Vec<BlockDevice>> {
     if arguments.all {
         let devices = devices::all(roots).context("cannot list the block devices")?;
         if devices.is_empty() {
@@ -123,7 +123,7 @@ fn selected(roots: &Roots, arguments: &AdviseArguments) -> anyhow::Result<Vec<De
         }
         return Ok(devices);
     }
-    let mut devices: Vec<Device> = Vec::new();
+    let mut devices: Vec<BlockDevice> = Vec::new();
     for name in &arguments.devices {
         let device = devices::find(roots, name)?;
         if devices.iter().any(|other| other.name == device.name) {
@@ -147,7 +147,7 @@ fn memory_total(roots: &Roots) -> anyhow::Result<u64> {
 }
 
 /// Judges each device alone, and again with its share if they want more memory than there is.
-fn judge(observation: Observation, memory_bytes: u64, is_memory_given: bool) -> Report {
+fn judge(observation: Observation, memory_bytes: u64, is_memory_given: bool) -> AdviceReport {
     let mut judged: Vec<Judged> = observation
         .devices
         .into_iter()
@@ -163,7 +163,7 @@ fn judge(observation: Observation, memory_bytes: u64, is_memory_given: bool) -> 
             }
         }
     }
-    Report {
+    AdviceReport {
         seconds: observation.seconds,
         unsampled: observation.unsampled,
         lost: observation.lost,

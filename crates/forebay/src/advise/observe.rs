@@ -2,9 +2,9 @@
 
 use super::Roots;
 use super::counters::Counters;
-use super::devices::Device;
+use super::devices::BlockDevice;
 use super::processes::Openers;
-use super::trace::{Event, Instance};
+use super::trace::{Instance, TraceEvent};
 use crate::report::{warn, with_remedy};
 use crate::signals::Signals;
 use anyhow::{Context, anyhow};
@@ -35,7 +35,7 @@ pub(super) struct Observation {
 
 /// What was observed of one device.
 pub(super) struct Observed {
-    pub(super) device: Device,
+    pub(super) device: BlockDevice,
     pub(super) load: Load,
     pub(super) log: Option<AccessLog>,
     pub(super) self_caching: Vec<SelfCaching>,
@@ -50,7 +50,7 @@ pub(super) struct Observed {
 /// handled.
 pub(super) fn observe(
     roots: &Roots,
-    devices: Vec<Device>,
+    devices: Vec<BlockDevice>,
     time: Duration,
 ) -> anyhow::Result<Observation> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -58,7 +58,7 @@ pub(super) fn observe(
     let before = devices.iter().map(|device| Before::read(roots, device));
     let before = before.collect::<anyhow::Result<Vec<_>>>()?;
     let mut openers = Openers::find(roots);
-    let mut sample = Sample::new(&devices);
+    let mut sample = LoadSample::new(&devices);
     // The handlers are installed before tracing: a signal must not leave the instance behind.
     let began = Instant::now();
     let unsampled = runtime.block_on(async {
@@ -77,7 +77,7 @@ struct Before {
 }
 
 impl Before {
-    fn read(roots: &Roots, device: &Device) -> anyhow::Result<Self> {
+    fn read(roots: &Roots, device: &BlockDevice) -> anyhow::Result<Self> {
         let counters = Counters::read(roots, &device.name).map_err(|error| {
             let error = anyhow::Error::new(error);
             let error = error.context(format!("cannot read the counters of {}", device.name));
@@ -88,14 +88,14 @@ impl Before {
 }
 
 /// The requests to the devices.
-struct Sample {
+struct LoadSample {
     logs: Vec<AccessLog>,
     lost: u64,
     seen: u64,
 }
 
-impl Sample {
-    fn new(devices: &[Device]) -> Self {
+impl LoadSample {
+    fn new(devices: &[BlockDevice]) -> Self {
         let logs = devices.iter().map(|device| AccessLog::new(device.size_bytes)).collect();
         Self { logs, lost: 0, seen: 0 }
     }
@@ -104,7 +104,7 @@ impl Sample {
     async fn take(
         &mut self,
         roots: &Roots,
-        devices: &[Device],
+        devices: &[BlockDevice],
         until: Instant,
         signals: &mut Signals,
     ) -> anyhow::Result<Option<String>> {
@@ -141,14 +141,14 @@ impl Sample {
         Ok(unsampled)
     }
 
-    fn drain(&mut self, instance: &mut Instance, devices: &[Device]) -> io::Result<()> {
+    fn drain(&mut self, instance: &mut Instance, devices: &[BlockDevice]) -> io::Result<()> {
         instance.drain(|event| {
             self.seen += 1;
             self.record(event, devices);
         })
     }
 
-    fn record(&mut self, event: Event, devices: &[Device]) {
+    fn record(&mut self, event: TraceEvent, devices: &[BlockDevice]) {
         for (device, log) in devices.iter().zip(&mut self.logs) {
             if device.traced == event.device
                 && let Some(offset) = device.place(event.offset, event.len)
@@ -180,9 +180,9 @@ struct Finish {
 
 fn finish(
     roots: &Roots,
-    devices: Vec<Device>,
+    devices: Vec<BlockDevice>,
     before: Vec<Before>,
-    sample: Sample,
+    sample: LoadSample,
     finish: Finish,
 ) -> anyhow::Result<Observation> {
     let Finish { began, unsampled, openers } = finish;
@@ -208,12 +208,12 @@ fn finish(
         let error = anyhow!("all devices disappeared during the observation");
         return Err(with_remedy(error, "see the names with `lsblk`"));
     }
-    let Sample { lost, seen, .. } = sample;
+    let LoadSample { lost, seen, .. } = sample;
     Ok(Observation { seconds, unsampled, lost, seen, devices: observed })
 }
 
 /// Why a device is not to be cached, whatever its load.
-fn excluded(device: &Device, load: &Load, carried: u64, openers: &Openers) -> Option<String> {
+fn excluded(device: &BlockDevice, load: &Load, carried: u64, openers: &Openers) -> Option<String> {
     if device.is_memory {
         return Some("it is a memory device".to_owned());
     }
@@ -233,7 +233,7 @@ fn excluded(device: &Device, load: &Load, carried: u64, openers: &Openers) -> Op
 }
 
 /// The requests of the loop devices on a device, since they appeared.
-fn carried(roots: &Roots, device: &Device) -> u64 {
+fn carried(roots: &Roots, device: &BlockDevice) -> u64 {
     let requests = |name: &String| {
         let counters = Counters::read(roots, name).unwrap_or_default();
         counters.since(Counters::default()).requests()

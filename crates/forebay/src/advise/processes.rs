@@ -2,7 +2,7 @@
 //! are databases, which cache data themselves. Also finds a Forebay that already serves a device.
 
 use super::Roots;
-use super::devices::{Device, number_of, parse_number};
+use super::devices::{BlockDevice, number_of, parse_number};
 use forebay_advice::SelfCaching;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -50,7 +50,7 @@ impl Openers {
     }
 
     /// The processes that cache data of a device themselves, those with most memory first.
-    pub(super) fn self_caching(&self, device: &Device) -> Vec<SelfCaching> {
+    pub(super) fn self_caching(&self, device: &BlockDevice) -> Vec<SelfCaching> {
         let mut seen = BTreeSet::new();
         let mut found: Vec<_> = self
             .on(device)
@@ -65,12 +65,12 @@ impl Openers {
 
     /// The process of a Forebay that serves a device. One that serves a file on it does not count:
     /// the rest of the device may be worth a cache.
-    pub(super) fn server_of(&self, device: &Device) -> Option<u32> {
+    pub(super) fn server_of(&self, device: &BlockDevice) -> Option<u32> {
         let is_server = |it: &&Opener| it.is_whole && it.process.name == SERVER;
         self.on(device).find(is_server).map(|opener| opener.process.pid)
     }
 
-    fn on<'a>(&'a self, device: &'a Device) -> impl Iterator<Item = &'a Opener> {
+    fn on<'a>(&'a self, device: &'a BlockDevice) -> impl Iterator<Item = &'a Opener> {
         self.0.iter().filter(|opener| device.numbers.contains(&opener.device))
     }
 }
@@ -163,8 +163,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn device(numbers: &[(u32, u32)]) -> Device {
-        Device {
+    fn device(numbers: &[(u32, u32)]) -> BlockDevice {
+        BlockDevice {
             name: "sda".into(),
             size_bytes: 1 << 30,
             traced: numbers[0],

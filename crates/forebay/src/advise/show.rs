@@ -1,6 +1,6 @@
 //! The advice as text for a terminal of 80 columns.
 
-use super::{Judged, Report};
+use super::{AdviceReport, Judged};
 use forebay_advice::{Expectation, Load, Prediction, Reason};
 use forebay_runtime::limit_for_pool;
 use forebay_terminal::page::{Page, Piece, Style};
@@ -12,7 +12,7 @@ const LOST_MAX: f64 = 0.01;
 /// The most workers that a server has by default.
 const WORKERS_MAX: usize = 8;
 
-pub(super) fn report(report: &Report) -> String {
+pub(super) fn report(report: &AdviceReport) -> String {
     let mut page = Page::default();
     let seconds = duration(report.seconds.round() as u64);
     let devices = match &report.devices[..] {
@@ -218,7 +218,7 @@ pub(super) fn memory_setting(pool_bytes: u64) -> u64 {
 }
 
 /// The sum over all devices.
-fn totals(page: &mut Page, report: &Report) {
+fn totals(page: &mut Page, report: &AdviceReport) {
     let cached: Vec<_> = report.devices.iter().filter(|judged| judged.is_cached()).collect();
     if cached.len() < 2 {
         return;

@@ -4,8 +4,8 @@ use forebay_types::{ByteRange, LINE_BYTES};
 
 const MIB: u64 = 1 << 20;
 
-fn device(name: &str) -> Device {
-    Device {
+fn device(name: &str) -> BlockDevice {
+    BlockDevice {
         name: name.into(),
         size_bytes: 1 << 40,
         traced: (8, 0),

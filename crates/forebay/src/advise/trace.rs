@@ -25,7 +25,7 @@ const SECTOR_BYTES: u64 = 512;
 
 /// A read or write of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Event {
+pub(super) struct TraceEvent {
     /// Major and minor number.
     pub(super) device: (u32, u32),
     pub(super) is_write: bool,
@@ -70,7 +70,7 @@ impl Instance {
     ///
     /// # Errors
     /// The kernel refuses the trace, for example because the instance was removed.
-    pub(super) fn drain(&mut self, mut take: impl FnMut(Event)) -> io::Result<()> {
+    pub(super) fn drain(&mut self, mut take: impl FnMut(TraceEvent)) -> io::Result<()> {
         let Some(pipe) = &mut self.pipe else { return Ok(()) };
         let mut buffer = vec![0; READ_BYTES];
         loop {
@@ -129,7 +129,7 @@ fn filter(devices: &[(u32, u32)]) -> String {
 }
 
 /// Takes the events of whole lines, and keeps the rest for the next call.
-fn take_lines(rest: &mut Vec<u8>, mut bytes: &[u8], take: &mut impl FnMut(Event)) {
+fn take_lines(rest: &mut Vec<u8>, mut bytes: &[u8], take: &mut impl FnMut(TraceEvent)) {
     while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
         let event = if rest.is_empty() {
             parse(&bytes[..end])
@@ -150,7 +150,7 @@ fn take_lines(rest: &mut Vec<u8>, mut bytes: &[u8], take: &mut impl FnMut(Event)
 
 /// Parses a line: `...block_bio_queue: 8,16 WS 2048 + 8 [dd]`. `None` for other lines and for
 /// requests that are no reads or writes of data.
-fn parse(line: &[u8]) -> Option<Event> {
+fn parse(line: &[u8]) -> Option<TraceEvent> {
     let line = std::str::from_utf8(line).ok()?;
     let (_, fields) = line.split_once(concat!("block_bio_queue", ": "))?;
     let mut fields = fields.split_ascii_whitespace();
@@ -167,7 +167,7 @@ fn parse(line: &[u8]) -> Option<Event> {
     if sectors == 0 || sectors > REQUEST_SECTORS_MAX {
         return None;
     }
-    Some(Event {
+    Some(TraceEvent {
         device: (major.parse().ok()?, minor.parse().ok()?),
         is_write,
         offset: sector.checked_mul(SECTOR_BYTES)?,
@@ -191,13 +191,13 @@ mod tests {
 
     #[test]
     fn reads_and_writes_are_parsed_with_and_without_context() {
-        let read = Event { device: (7, 0), is_write: false, offset: 512, len: 65_536 };
+        let read = TraceEvent { device: (7, 0), is_write: false, offset: 512, len: 65_536 };
         for (line, event) in [
             ("block_bio_queue: 7,0 RS 1 + 128 [dd]", Some(read)),
             ("block_bio_queue: 7,0 RA 1 + 128 [a] b]", Some(read)),
             (" a: b-12  [001] .....  1.5: block_bio_queue: 7,0 R 1 + 128 [a: b]", Some(read)),
-            ("block_bio_queue: 7,0 WFS 1 + 128 [dd]", Some(Event { is_write: true, ..read })),
-            ("block_bio_queue: 7,0 FWS 1 + 128 [dd]", Some(Event { is_write: true, ..read })),
+            ("block_bio_queue: 7,0 WFS 1 + 128 [dd]", Some(TraceEvent { is_write: true, ..read })),
+            ("block_bio_queue: 7,0 FWS 1 + 128 [dd]", Some(TraceEvent { is_write: true, ..read })),
             ("block_bio_queue: 7,0 FWS 0 + 0 [dd]", None),
             ("block_bio_queue: 7,0 FF 0 + 0 [dd]", None),
             ("block_bio_queue: 7,0 D 0 + 4096 [fstrim]", None),
@@ -223,7 +223,7 @@ mod tests {
         for cut in 0..text.len() {
             let (mut rest, mut found) = (Vec::new(), Vec::new());
             for part in [&text[..cut], &text[cut..]] {
-                take_lines(&mut rest, part, &mut |event: Event| found.push(event.offset));
+                take_lines(&mut rest, part, &mut |event: TraceEvent| found.push(event.offset));
             }
             assert_eq!(found, [512, 9 * 512], "cut at {cut}");
         }

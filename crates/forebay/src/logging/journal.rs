@@ -1,7 +1,7 @@
 //! The log in the system's journal, where each field of an event is a field of the entry: the
 //! [native protocol](https://systemd.io/JOURNAL_NATIVE_PROTOCOL/) of systemd.
 
-use super::queue::{Queue, Record};
+use super::queue::{LogQueue, Record};
 use std::{
     fmt::{Debug, Write},
     io::{self, ErrorKind},
@@ -60,11 +60,11 @@ impl Socket {
 }
 
 /// Queues events as entries of the journal.
-pub(super) struct Entries(pub(super) Arc<Queue>);
+pub(super) struct Entries(pub(super) Arc<LogQueue>);
 
 impl<S: Subscriber> Layer<S> for Entries {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut entry = Entry::default();
+        let mut entry = JournalEntry::default();
         event.record(&mut entry);
         let metadata = event.metadata();
         let priority = match *metadata.level() {
@@ -84,13 +84,13 @@ impl<S: Subscriber> Layer<S> for Entries {
 
 /// An entry of the journal.
 #[derive(Default)]
-struct Entry {
+struct JournalEntry {
     bytes: Vec<u8>,
     /// The message, followed by all fields, because `journalctl` shows nothing else by default.
     message: String,
 }
 
-impl Entry {
+impl JournalEntry {
     fn add(&mut self, name: &str, value: &str) {
         self.bytes.extend_from_slice(name.as_bytes());
         if value.contains('\n') {
@@ -119,7 +119,7 @@ impl Entry {
     }
 }
 
-impl Visit for Entry {
+impl Visit for JournalEntry {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.add_field(field, value, &format!("{value:?}"));
     }
@@ -137,14 +137,14 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
     /// The journal's end of its socket, and a queue whose entries are sent there.
-    fn journal(directory: &Path) -> (UnixDatagram, Arc<Queue>) {
+    fn journal(directory: &Path) -> (UnixDatagram, Arc<LogQueue>) {
         let path = directory.join("socket");
         assert!(Socket::open(path.clone()).is_err(), "nothing listens");
         let listener = UnixDatagram::bind(&path).unwrap();
         let socket = Socket::open(path).unwrap();
         let mut bytes = [0; 16];
         assert_eq!(listener.recv(&mut bytes).unwrap(), 0);
-        let queue = Arc::new(Queue::new(1 << 20));
+        let queue = Arc::new(LogQueue::new(1 << 20));
         let (writer, reporter) = (Arc::clone(&queue), Arc::clone(&queue));
         std::thread::spawn(move || {
             let write = |record: &Record| match record {

@@ -11,7 +11,7 @@ use forebay_api::LogStatus;
 use forebay_config::LogLevel;
 use forebay_threads::Thread;
 use journal::{Entries, Socket};
-use queue::{Queue, Record};
+use queue::{LogQueue, Record};
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
     io::{self, IsTerminal, Write},
@@ -31,7 +31,7 @@ const FLUSH_TIME: Duration = Duration::from_secs(2);
 /// Handle for changing the log level at run time.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 /// The log's queue, once logging has started.
-static QUEUE: OnceLock<Arc<Queue>> = OnceLock::new();
+static QUEUE: OnceLock<Arc<LogQueue>> = OnceLock::new();
 
 /// Starts logging. A second call only changes the level, like [`set_level`].
 ///
@@ -43,7 +43,7 @@ pub(crate) fn start(level: LogLevel) -> io::Result<()> {
         set_level(level);
         return Ok(());
     }
-    let queue = Arc::new(Queue::new(QUEUE_BYTES));
+    let queue = Arc::new(LogQueue::new(QUEUE_BYTES));
     let (socket, writer) = (socket(), Arc::clone(&queue));
     let entries = socket.is_some().then(|| Entries(Arc::clone(&queue)));
     let lines = socket.is_none().then(|| {
@@ -122,7 +122,7 @@ fn write(record: &Record, journal: Option<&Socket>) -> io::Result<()> {
 }
 
 /// Queues each line that is written to it.
-struct Lines(Arc<Queue>);
+struct Lines(Arc<LogQueue>);
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {

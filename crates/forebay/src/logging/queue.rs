@@ -34,9 +34,9 @@ impl Record {
 }
 
 /// Records that are not written yet. See the module.
-pub(super) struct Queue {
+pub(super) struct LogQueue {
     bytes_max: usize,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// Notified when a record is queued, and when all are written.
     changed: Condvar,
     /// Records that were dropped, or that could not be written.
@@ -44,7 +44,7 @@ pub(super) struct Queue {
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     records: VecDeque<Record>,
     bytes: usize,
     /// When the writer took the record that it writes.
@@ -53,7 +53,7 @@ struct State {
     is_dropping: bool,
 }
 
-impl Queue {
+impl LogQueue {
     /// A queue for records of `bytes_max` in all.
     pub(super) fn new(bytes_max: usize) -> Self {
         let (state, changed, dropped) = (Mutex::default(), Condvar::new(), AtomicU64::new(0));
@@ -88,7 +88,7 @@ impl Queue {
     /// Waits until everything is written, at most `time`.
     pub(super) fn flush(&self, time: Duration) {
         let is_busy =
-            |state: &mut State| state.writing_since.is_some() || !state.records.is_empty();
+            |state: &mut QueueState| state.writing_since.is_some() || !state.records.is_empty();
         // A timeout leaves nothing to do.
         let _ = self.changed.wait_timeout_while(self.lock(), time, is_busy);
     }
@@ -136,7 +136,7 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -153,8 +153,8 @@ mod tests {
     }
 
     /// A queue for ten records, and what its writer gets. The reader hangs until it receives.
-    fn queue() -> (Arc<Queue>, mpsc::Receiver<Record>) {
-        let queue = Arc::new(Queue::new(10 * line(0).memory_bytes()));
+    fn queue() -> (Arc<LogQueue>, mpsc::Receiver<Record>) {
+        let queue = Arc::new(LogQueue::new(10 * line(0).memory_bytes()));
         let (sender, written) = mpsc::sync_channel(0);
         let (own, other) = (Arc::clone(&queue), Arc::clone(&queue));
         std::thread::spawn(move || {

@@ -35,10 +35,10 @@ const PRESSURE_LOW: u32 = 100;
 /// The background work of a running server.
 pub(super) struct Background {
     runtime: Arc<Runtime>,
-    state: Mutex<State>,
+    state: Mutex<BackgroundState>,
 }
 
-struct State {
+struct BackgroundState {
     setting: BackgroundMode,
     processors: BackgroundControl,
     disks: BackgroundControl,
@@ -54,7 +54,7 @@ struct Pressures {
 }
 
 /// The figures at one moment.
-struct Sample {
+struct PressureSample {
     load: SystemLoad,
     /// The requests of clients that were answered so far, and the sum of their latencies in
     /// microseconds.
@@ -63,7 +63,7 @@ struct Sample {
 
 impl Background {
     pub(super) fn new(runtime: Arc<Runtime>, setting: BackgroundMode) -> Self {
-        let state = State {
+        let state = BackgroundState {
             setting,
             processors: BackgroundControl::default(),
             disks: BackgroundControl::default(),
@@ -73,7 +73,7 @@ impl Background {
         Self { runtime, state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BackgroundState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -131,7 +131,7 @@ pub(super) fn start(daemon: Arc<Daemon>) -> std::io::Result<Periodic> {
     let sources = LoadSources::find(&memory::root());
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let counts_as_io = daemon.runtime().counts_as_io_pressure();
-    let sample = move |daemon: &Daemon| Sample {
+    let sample = move |daemon: &Daemon| PressureSample {
         load: sources.read(),
         client_waits: daemon.runtime().client_waits(),
     };
@@ -149,8 +149,8 @@ pub(super) fn start(daemon: Arc<Daemon>) -> std::io::Result<Periodic> {
 
 /// The pressures between two samples.
 fn pressures_between(
-    earlier: &Sample,
-    later: &Sample,
+    earlier: &PressureSample,
+    later: &PressureSample,
     elapsed: Duration,
     processors: u64,
 ) -> Pressures {
@@ -261,10 +261,10 @@ mod tests {
         processors_us: Option<u64>,
         disks_us: Option<u64>,
         client_waits: (u64, u64),
-    ) -> Sample {
+    ) -> PressureSample {
         let stalls = |us| Stalls::from_iter([None, us]);
         let (processors, disks) = (stalls(processors_us), stalls(disks_us));
-        Sample { load: SystemLoad { processors, disks, runnable: None }, client_waits }
+        PressureSample { load: SystemLoad { processors, disks, runnable: None }, client_waits }
     }
 
     const SECOND: Duration = Duration::from_secs(1);

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 /// The claimed volume names.
 pub(super) struct Claims {
-    state: Mutex<State>,
+    state: Mutex<ClaimsState>,
     freed: Condvar,
     /// How long a change waits for another one of the same volume.
     timeout: Duration,
 }
 
 #[derive(Default)]
-struct State {
+struct ClaimsState {
     names: HashSet<String>,
     everything: bool,
 }
@@ -40,7 +40,7 @@ impl Claims {
     /// # Errors
     /// Fails if another change of the volume does not end in time, or if the daemon is stopping.
     pub(super) fn volume(&self, name: &str) -> Result<Claim<'_>, Problem> {
-        let is_taken = |state: &mut State| !state.everything && state.names.contains(name);
+        let is_taken = |state: &mut ClaimsState| !state.everything && state.names.contains(name);
         let waited = self.freed.wait_timeout_while(self.lock(), self.timeout, is_taken);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if state.everything {
@@ -78,7 +78,7 @@ impl Claims {
         self.claim_everything(waited.unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn claim_everything<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Claim<'a> {
+    fn claim_everything<'a>(&'a self, mut state: MutexGuard<'a, ClaimsState>) -> Claim<'a> {
         state.everything = true;
         self.freed.notify_all();
         let waited = self.freed.wait_while(state, |state| !state.names.is_empty());
@@ -86,7 +86,7 @@ impl Claims {
         Claim { claims: self, name: None }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ClaimsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

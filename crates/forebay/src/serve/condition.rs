@@ -25,7 +25,7 @@ pub(super) fn start(daemon: Arc<Daemon>) -> io::Result<Periodic> {
     let mut log = ConditionLog::default();
     Periodic::start(Thread::named("disk-watch"), INTERVAL, move || {
         let events = log.update(Instant::now(), &daemon.runtime().volumes().conditions());
-        events.iter().for_each(Event::log);
+        events.iter().for_each(ConditionEvent::log);
     })
 }
 
@@ -117,7 +117,7 @@ struct LoggedStall {
 
 /// A line for the log.
 #[derive(Debug, PartialEq, Eq)]
-enum Event {
+enum ConditionEvent {
     State { volume: String, from: VolumeState, to: VolumeState, reason: Option<String> },
     Stall { volume: String, disk: String, stall: DiskStall, is_first: bool },
     Answer { volume: String, disk: String, took: Duration },
@@ -125,7 +125,7 @@ enum Event {
 
 impl ConditionLog {
     /// Compares the volumes with those of the last call.
-    fn update(&mut self, now: Instant, conditions: &[VolumeCondition]) -> Vec<Event> {
+    fn update(&mut self, now: Instant, conditions: &[VolumeCondition]) -> Vec<ConditionEvent> {
         let mut events = Vec::new();
         let mut before = std::mem::take(&mut self.volumes);
         for condition in conditions {
@@ -139,7 +139,7 @@ impl ConditionLog {
             let logged = logged.unwrap_or(Logged { state: begins_as, stall: None });
             if logged.state != state {
                 let (volume, from) = (condition.name.clone(), logged.state);
-                events.push(Event::State { volume, from, to: state, reason });
+                events.push(ConditionEvent::State { volume, from, to: state, reason });
             }
             let stall = update_stall(logged.stall, condition, now, &mut events);
             self.volumes.insert(condition.name.clone(), Logged { state, stall });
@@ -152,13 +152,13 @@ fn update_stall(
     logged: Option<LoggedStall>,
     condition: &VolumeCondition,
     now: Instant,
-    events: &mut Vec<Event>,
+    events: &mut Vec<ConditionEvent>,
 ) -> Option<LoggedStall> {
     let (volume, disk) = (condition.name.clone(), condition.disk.clone());
     let Some(stall) = condition.stall.clone() else {
         events.extend(logged.map(|LoggedStall { began, .. }| {
             let took = now.saturating_duration_since(began);
-            Event::Answer { volume, disk, took }
+            ConditionEvent::Answer { volume, disk, took }
         }));
         return None;
     };
@@ -169,13 +169,13 @@ fn update_stall(
             let began = logged.map_or_else(|| now.checked_sub(waited), |it| Some(it.began));
             let began = began.unwrap_or(now);
             let next = now.saturating_duration_since(began) * 2;
-            events.push(Event::Stall { volume, disk, stall, is_first: logged.is_none() });
+            events.push(ConditionEvent::Stall { volume, disk, stall, is_first: logged.is_none() });
             Some(LoggedStall { began, next })
         }
     }
 }
 
-impl Event {
+impl ConditionEvent {
     fn log(&self) {
         match self {
             Self::State { volume, from, to, reason } => {

@@ -70,7 +70,7 @@ pub(super) struct Daemon {
     nbd: Arc<NbdServer>,
     power: OnceLock<PowerMonitor>,
     tls: Option<TlsSetup>,
-    state: Mutex<State>,
+    state: Mutex<DaemonState>,
     claims: Claims,
     journals: Journals,
     calibrations: Arc<Calibrations>,
@@ -90,7 +90,7 @@ pub(super) struct Daemon {
     is_upgrade: AtomicBool,
 }
 
-struct State {
+struct DaemonState {
     config: Config,
     /// The volumes of the runtime, in the order they were added.
     volumes: Vec<VolumeSpec>,
@@ -119,7 +119,7 @@ impl Daemon {
         let background = Background::new(Arc::clone(&runtime), config.background);
         let saves = Saves::new(Arc::clone(&runtime));
         let analyzer = Arc::new(Analyzer::open(&config.state, &runtime));
-        let state = State {
+        let state = DaemonState {
             config,
             volumes: Vec::new(),
             addresses: Vec::new(),
@@ -219,7 +219,7 @@ impl Daemon {
         self.journals.report_unserved();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DaemonState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

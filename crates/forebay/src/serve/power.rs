@@ -94,7 +94,7 @@ impl PowerMonitor {
         if settings.upses.is_empty() {
             return Ok(None);
         }
-        let Plan { expression, rules, upses } = Plan::new(settings)?;
+        let MonitorPlan { expression, rules, upses } = MonitorPlan::new(settings)?;
         let (sender, observations) = mpsc::channel();
         let mut monitored = Vec::new();
         for (index, (ups, start)) in upses.into_iter().enumerate() {
@@ -139,21 +139,21 @@ impl PowerMonitor {
 /// # Errors
 /// As [`PowerMonitor::start`] for settings that it refuses.
 pub(super) fn check(settings: &UpsSettings) -> anyhow::Result<()> {
-    if settings.upses.is_empty() { Ok(()) } else { Plan::new(settings).map(drop) }
+    if settings.upses.is_empty() { Ok(()) } else { MonitorPlan::new(settings).map(drop) }
 }
 
 /// Starts to poll a UPS.
 type StartPoller = Box<dyn FnOnce(ObservationSink) -> io::Result<Poller>>;
 
 /// The checked settings of a monitor.
-struct Plan {
+struct MonitorPlan {
     expression: Expression,
     rules: Rules,
     /// In the order of the expression's names.
     upses: Vec<(Ups, StartPoller)>,
 }
 
-impl Plan {
+impl MonitorPlan {
     fn new(settings: &UpsSettings) -> anyhow::Result<Self> {
         let expression = Expression::parse(&settings.needed).context("--ups-needed")?;
         let named = expression.names();

@@ -33,7 +33,7 @@ pub(super) fn start(
 }
 
 /// A step of the recreation of the state directory.
-enum Step {
+enum PresenceStep {
     Directory,
     Records,
     ControlSocket,
@@ -47,7 +47,7 @@ struct Monitored {
     /// Consecutive checks that did not find the state directory.
     misses: u32,
     /// The step that a recreation in progress has to do next.
-    next: Option<Step>,
+    next: Option<PresenceStep>,
     /// The state directory cannot be recreated, which has been logged.
     is_failing: bool,
 }
@@ -63,7 +63,7 @@ impl Monitored {
             if self.misses < 2 {
                 return;
             }
-            self.next = Some(Step::Directory);
+            self.next = Some(PresenceStep::Directory);
         }
         if self.next.is_some() {
             self.continue_recreation();
@@ -102,19 +102,19 @@ impl Monitored {
     fn recreate(&mut self) -> anyhow::Result<()> {
         while let Some(step) = &self.next {
             self.next = match step {
-                Step::Directory => {
+                PresenceStep::Directory => {
                     self.state = StateDir::take(self.state.path())?;
-                    Some(Step::Records)
+                    Some(PresenceStep::Records)
                 }
-                Step::Records => {
+                PresenceStep::Records => {
                     self.daemon.runtime().volumes().protectors().renew_records()?;
-                    Some(Step::ControlSocket)
+                    Some(PresenceStep::ControlSocket)
                 }
-                Step::ControlSocket => {
+                PresenceStep::ControlSocket => {
                     self.control_servers.serve_again(&self.state)?;
-                    Some(Step::Listeners)
+                    Some(PresenceStep::Listeners)
                 }
-                Step::Listeners => {
+                PresenceStep::Listeners => {
                     self.daemon.listen_again()?;
                     None
                 }

@@ -19,10 +19,10 @@ const AUTO: u64 = u64::MAX;
 pub(super) struct Ratio {
     runtime: Arc<Runtime>,
     /// Held while a ratio is checked and set.
-    state: Mutex<State>,
+    state: Mutex<RatioState>,
 }
 
-struct State {
+struct RatioState {
     setting: CacheRatio,
     /// The ratio that was last logged, without the reason.
     logged: Option<(String, u8, u8)>,
@@ -40,10 +40,10 @@ pub(super) fn begin(runtime: &Runtime, configured: CacheRatio) -> CacheRatio {
 impl Ratio {
     /// The ratio of a runtime, which has begun with `setting`.
     pub(super) fn new(runtime: Arc<Runtime>, setting: CacheRatio) -> Self {
-        Self { runtime, state: Mutex::new(State { setting, logged: None }) }
+        Self { runtime, state: Mutex::new(RatioState { setting, logged: None }) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RatioState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -22,11 +22,11 @@ const RETRY_DELAY: Duration = Duration::from_secs(60);
 pub(super) struct Saves {
     runtime: Arc<Runtime>,
     /// By the name of the volume.
-    volumes: Mutex<BTreeMap<String, Entry>>,
+    volumes: Mutex<BTreeMap<String, SaveEntry>>,
 }
 
 /// What is known of a volume.
-struct Entry {
+struct SaveEntry {
     /// When the last save began, or else when the volume was first seen.
     since: Instant,
     is_running: bool,
@@ -34,7 +34,7 @@ struct Entry {
     logged: Option<String>,
 }
 
-impl Entry {
+impl SaveEntry {
     fn new() -> Self {
         Self { since: Instant::now(), is_running: false, logged: None }
     }
@@ -62,7 +62,7 @@ impl Saves {
         Arc::new(Self { runtime, volumes: Mutex::default() })
     }
 
-    fn volumes(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+    fn volumes(&self) -> MutexGuard<'_, BTreeMap<String, SaveEntry>> {
         self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -84,7 +84,7 @@ impl Saves {
         volumes
             .retain(|name, entry| entry.is_running || found.iter().any(|(other, _)| other == name));
         for (name, saved) in &found {
-            let entry = volumes.entry(name.clone()).or_insert_with(Entry::new);
+            let entry = volumes.entry(name.clone()).or_insert_with(SaveEntry::new);
             if !entry.is_running && is_due(saved, entry.since.elapsed()) {
                 self.start(name, entry, Cause::Interval);
             }
@@ -97,7 +97,7 @@ impl Saves {
         let found = self.runtime.volumes().saved();
         let mut volumes = self.volumes();
         for (name, saved) in found.iter().filter(|(_, saved)| saved.is_changed) {
-            let entry = volumes.entry(name.clone()).or_insert_with(Entry::new);
+            let entry = volumes.entry(name.clone()).or_insert_with(SaveEntry::new);
             if entry.is_running {
                 continue;
             }
@@ -118,7 +118,7 @@ impl Saves {
         self.volumes().values().any(|entry| entry.is_running)
     }
 
-    fn start(self: &Arc<Self>, name: &str, entry: &mut Entry, cause: Cause) {
+    fn start(self: &Arc<Self>, name: &str, entry: &mut SaveEntry, cause: Cause) {
         entry.since = Instant::now();
         let (saves, volume) = (Arc::clone(self), name.to_owned());
         let work = move || {

@@ -26,10 +26,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) struct Sizing {
     runtime: Arc<Runtime>,
     /// Held while a size is decided and set, so that no decision is based on former settings.
-    state: Mutex<State>,
+    state: Mutex<SizingState>,
 }
 
-struct State {
+struct SizingState {
     settings: MemorySettings,
     /// Those of the settings that a command has changed.
     changed: ServerChange,
@@ -73,11 +73,11 @@ impl Sizing {
         };
         let control = SizeControl::new(runtime.memory_bounds().now_bytes);
         let log = ShortageLog::default();
-        let state = Mutex::new(State { settings, changed, control, last: None, log });
+        let state = Mutex::new(SizingState { settings, changed, control, last: None, log });
         Self { runtime, state }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SizingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -117,7 +117,7 @@ impl Sizing {
         Ok(())
     }
 
-    fn apply(&self, state: &mut State, change: &ServerChange) -> Result<(), Problem> {
+    fn apply(&self, state: &mut SizingState, change: &ServerChange) -> Result<(), Problem> {
         let invalid =
             |error: &dyn Fault| Problem::of(ErrorKind::Invalid, error, &Action::to_string);
         let settings = state.settings.with(change).map_err(|error| invalid(&error))?;
@@ -212,7 +212,7 @@ impl Sizing {
     }
 
     /// Decides whether the cache should be larger, because that would bring hits.
-    fn decide_growth(&self, state: &mut State, found: &MemoryUse, now_ms: u64) {
+    fn decide_growth(&self, state: &mut SizingState, found: &MemoryUse, now_ms: u64) {
         let Ok(status) = self.runtime.status() else { return };
         let shares = status.volumes.into_iter().filter_map(|volume| {
             Some(VolumeShare { curve: volume.curve?, cached_bytes: volume.cached_bytes })

@@ -1,6 +1,6 @@
 //! The intervals of an analysis as CSV: a line for each volume and interval.
 
-use super::figures::{Figures, Report, sides};
+use super::figures::{AnalysisReport, Figures, sides};
 use std::fmt::Write;
 
 const HEAD: &str = "volume,phase,begun_at,seconds,reads,writes,read_bytes,write_bytes,read_hits,\
@@ -9,7 +9,7 @@ const HEAD: &str = "volume,phase,begun_at,seconds,reads,writes,read_bytes,write_
     prefetch_used_bytes,preload_used_bytes,gathered_writes,gathered_ios,served_mean_us,\
     held_out_mean_us\n";
 
-pub(super) fn table(report: &Report) -> String {
+pub(super) fn table(report: &AnalysisReport) -> String {
     let mut text = HEAD.to_owned();
     for volume in &report.volumes {
         for point in &volume.points {

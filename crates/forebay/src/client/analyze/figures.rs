@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 const SIZES: usize = 17;
 
 /// A report on an analysis.
-pub(super) struct Report {
+pub(super) struct AnalysisReport {
     pub(super) analysis: Analysis,
     pub(super) volumes: Vec<VolumeReport>,
 }
@@ -29,11 +29,11 @@ pub(super) struct VolumeReport {
     /// Its figures in each phase.
     pub(super) sums: [Sums; 3],
     /// Its intervals, with the time of their middle from the beginning, in seconds.
-    pub(super) points: Vec<Point>,
+    pub(super) points: Vec<CurvePoint>,
 }
 
 /// An interval of a volume.
-pub(super) struct Point {
+pub(super) struct CurvePoint {
     pub(super) phase: AnalysisPhase,
     pub(super) middle_s: f64,
     pub(super) begun_at: String,
@@ -55,7 +55,7 @@ pub(super) struct Sums {
     pub(super) write_seconds: f64,
 }
 
-impl Point {
+impl CurvePoint {
     /// The part of the interval in which requests were compared: more than 0, up to 1.
     fn compared_part(&self) -> f64 {
         let seconds = self.volume.compared_seconds.filter(|seconds| *seconds > 0.0);
@@ -63,7 +63,7 @@ impl Point {
     }
 }
 
-impl Report {
+impl AnalysisReport {
     pub(super) fn of(analysis: Analysis) -> Self {
         let names: BTreeSet<&String> =
             analysis.batches.iter().flat_map(|b| b.volumes.iter().map(|v| &v.name)).collect();
@@ -92,7 +92,7 @@ impl VolumeReport {
         let mut begin_s = 0.0;
         for batch in batches {
             if let Some(volume) = batch.volumes.iter().find(|volume| volume.name == name) {
-                points.push(Point {
+                points.push(CurvePoint {
                     phase: batch.phase,
                     middle_s: begin_s + batch.seconds / 2.0,
                     begun_at: batch.begun_at.clone(),
@@ -103,9 +103,10 @@ impl VolumeReport {
             }
             begin_s += batch.seconds;
         }
-        let of_phase = |phase| points.iter().filter(move |point: &&Point| point.phase == phase);
+        let of_phase =
+            |phase| points.iter().filter(move |point: &&CurvePoint| point.phase == phase);
         let intervals = |phase, strata: fn(&AnalysisVolume) -> Vec<Pair>| -> Vec<Interval> {
-            let interval = |point: &Point| Interval {
+            let interval = |point: &CurvePoint| Interval {
                 weight: 1.0 / point.compared_part(),
                 pairs: strata(&point.volume),
             };
@@ -171,7 +172,7 @@ pub(super) fn times(ratio: f64) -> String {
 }
 
 impl Sums {
-    fn of<'a>(points: impl Iterator<Item = &'a Point>) -> Self {
+    fn of<'a>(points: impl Iterator<Item = &'a CurvePoint>) -> Self {
         let mut sums = Self::default();
         for point in points {
             let more = &point.volume;
@@ -249,7 +250,7 @@ pub(super) struct Figures {
 
 impl Figures {
     /// The figures of an interval.
-    pub(super) fn of_point(point: &Point) -> Self {
+    pub(super) fn of_point(point: &CurvePoint) -> Self {
         let volume = &point.volume;
         let seconds =
             |latency: &forebay_api::LatencySummary| mean_seconds(latency) * latency.count as f64;

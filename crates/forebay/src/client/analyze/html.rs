@@ -2,7 +2,7 @@
 
 use super::chart::{Scale, Series, chart};
 use super::comparison::Verdict;
-use super::figures::{Figures, Point, Report, VolumeReport, sides, times, verdict};
+use super::figures::{AnalysisReport, CurvePoint, Figures, VolumeReport, sides, times, verdict};
 use super::span;
 use super::text::{
     causes, compared, interrupted, meaning, milliseconds, provisional, worst_in_words,
@@ -32,7 +32,7 @@ stroke-dasharray:4 3}svg .line{fill:none;stroke-width:1.8;stroke-linejoin:round}
 const BLUE: &str = "#0969da";
 const ORANGE: &str = "#bc4c00";
 
-pub(super) fn page(report: &Report) -> String {
+pub(super) fn page(report: &AnalysisReport) -> String {
     let status = &report.analysis.status;
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -174,7 +174,7 @@ fn phases(volume: &VolumeReport) -> String {
 }
 
 fn charts(volume: &VolumeReport, ends: &[(String, f64)]) -> String {
-    let line = |label, color, value: &dyn Fn(&Point, &Figures) -> Option<f64>| Series {
+    let line = |label, color, value: &dyn Fn(&CurvePoint, &Figures) -> Option<f64>| Series {
         label,
         color,
         points: volume

@@ -1,12 +1,12 @@
 //! The report as JSON: its results, and the counters that they are computed from.
 
 use super::comparison::{Comparison, Estimate, Verdict};
-use super::figures::{Report, Sums, VolumeReport, verdict};
+use super::figures::{AnalysisReport, Sums, VolumeReport, verdict};
 use super::text::causes;
 use forebay_api::AnalysisPhase;
 use serde_json::{Map, Value, json};
 
-pub(super) fn document(report: &Report) -> String {
+pub(super) fn document(report: &AnalysisReport) -> String {
     let volumes: Vec<Value> = report.volumes.iter().map(volume).collect();
     let document = json!({
         "status": report.analysis.status,

@@ -16,7 +16,7 @@ use crate::arguments::{ShowArguments, StateArguments, seconds_with_unit};
 use crate::report::{print, print_json, with_remedy};
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
-use figures::Report;
+use figures::AnalysisReport;
 use forebay_api::{AnalysisRequest, AnalysisState};
 use std::fs::File;
 use std::io::{self, Write};
@@ -135,10 +135,10 @@ fn report(arguments: &ReportArguments) -> anyhow::Result<()> {
         let error = anyhow!("there is no analysis to report");
         return Err(with_remedy(error, "start one with `forebay analyze start`"));
     }
-    let report = Report::of(analysis);
+    let report = AnalysisReport::of(analysis);
     let mut printed = String::new();
     let files = [
-        (&arguments.html, html::page as fn(&Report) -> String),
+        (&arguments.html, html::page as fn(&AnalysisReport) -> String),
         (&arguments.json, json::document),
         (&arguments.csv, csv::table),
     ];

@@ -61,7 +61,7 @@ fn analysis(held_ms: f64) -> Analysis {
 
 #[test]
 fn the_summary_says_how_many_times_faster_and_how_sure_that_is() {
-    let text = text::summary(&Report::of(analysis(8.0)));
+    let text = text::summary(&AnalysisReport::of(analysis(8.0)));
     let expected = format!("volume '{NAME}': 8.12 times faster (95 % interval 8.0");
     assert!(text.contains(&expected), "{text}");
     assert!(text.contains("mean 1.00 ms with the cache, 8.12 ms without"), "{text}");
@@ -73,9 +73,9 @@ fn the_summary_says_how_many_times_faster_and_how_sure_that_is() {
 
 #[test]
 fn no_measurable_benefit_and_slower_are_verdicts() {
-    let none = text::summary(&Report::of(analysis(1.0)));
+    let none = text::summary(&AnalysisReport::of(analysis(1.0)));
     assert!(none.contains("': no measurable benefit (1.0"), "{none}");
-    let slower = text::summary(&Report::of(analysis(0.25)));
+    let slower = text::summary(&AnalysisReport::of(analysis(0.25)));
     assert!(slower.contains("': 3.9") && slower.contains(" times slower (95 %"), "{slower}");
     assert!(slower.contains("slower than without the cache"), "{slower}");
 }
@@ -89,7 +89,7 @@ fn an_analysis_that_is_not_complete_says_so_everywhere() {
         resumed_at: "2026-02-28T15:00:00Z".into(),
         phase: AnalysisPhase::Learn,
     }];
-    let report = Report::of(part);
+    let report = AnalysisReport::of(part);
     let (text, page) = (text::summary(&report), html::page(&report));
     for shown in [&text, &page] {
         assert!(shown.contains("stopped before its end"), "{shown}");
@@ -99,7 +99,7 @@ fn an_analysis_that_is_not_complete_says_so_everywhere() {
     let mut none = analysis(8.0);
     none.batches.clear();
     none.status.state = AnalysisState::Running;
-    let report = Report::of(none);
+    let report = AnalysisReport::of(none);
     assert!(text::summary(&report).contains("no interval is complete yet"));
     assert!(html::page(&report).contains("No interval is complete yet"));
     assert_eq!(csv::table(&report).lines().count(), 1);
@@ -107,7 +107,7 @@ fn an_analysis_that_is_not_complete_says_so_everywhere() {
 
 #[test]
 fn the_page_loads_nothing_and_escapes_names() {
-    let page = html::page(&Report::of(analysis(8.0)));
+    let page = html::page(&AnalysisReport::of(analysis(8.0)));
     for foreign in ["<script", "src=", "href=", "url(", "@import", "http:", "https:"] {
         assert!(!page.contains(foreign), "{foreign}");
     }
@@ -122,7 +122,7 @@ fn the_page_loads_nothing_and_escapes_names() {
 
 #[test]
 fn the_table_and_the_document_have_every_interval() {
-    let report = Report::of(analysis(8.0));
+    let report = AnalysisReport::of(analysis(8.0));
     let table = csv::table(&report);
     let columns: Vec<usize> = table.lines().map(|line| line.matches(',').count()).collect();
     assert_eq!(columns, [columns[0]; 37]);
@@ -148,7 +148,7 @@ fn writes_that_are_not_compared_are_no_lack_of_data() {
             batch.volumes[0].served_writes =
                 vec![SizeTimes { up_to_bytes: 4096, requests, seconds: 1.0 }];
         }
-        Report::of(analysis.clone())
+        AnalysisReport::of(analysis.clone())
     };
     // Of 12 intervals with 100 writes, one percent would be 12 held-out ones.
     let few = text::summary(&with_writes(100));

@@ -1,7 +1,7 @@
 //! The progress and the summary of an analysis, for a terminal.
 
 use super::comparison::{Comparison, Worst};
-use super::figures::{Report, Sums, VolumeReport, times, verdict};
+use super::figures::{AnalysisReport, Sums, VolumeReport, times, verdict};
 use super::span;
 use forebay_api::{
     AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, Mode, VolumeStatus,
@@ -94,7 +94,7 @@ pub(super) fn interrupted(interruption: &forebay_api::AnalysisInterruption) -> S
 }
 
 /// The summary of a report.
-pub(super) fn summary(report: &Report) -> String {
+pub(super) fn summary(report: &AnalysisReport) -> String {
     let mut text = progress(&report.analysis.status);
     if let Some(note) = provisional(&report.analysis.status) {
         text += &format!("{note}\n");

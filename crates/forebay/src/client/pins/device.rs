@@ -11,7 +11,7 @@ pub(super) const PIN_RANGES: &str = "pin ranges of the volume instead, as OFFSET
 
 /// A device, or a partition of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Device {
+pub(super) struct MountedDevice {
     /// The whole device: `nbd0`.
     pub(super) name: String,
     /// Size of the whole device, in bytes.
@@ -22,7 +22,7 @@ pub(super) struct Device {
     pub(super) part_bytes: u64,
 }
 
-impl Device {
+impl MountedDevice {
     /// The device with these numbers in the sysfs at `sys`.
     ///
     /// # Errors
@@ -145,19 +145,20 @@ mod tests {
     fn whole_devices_and_partitions_are_found() {
         let sys = sysfs();
         let size_bytes = 1 << 30;
-        let whole = Device::find(sys.path(), (43, 0)).unwrap();
+        let whole = MountedDevice::find(sys.path(), (43, 0)).unwrap();
         let name = "nbd0".to_owned();
-        let expected = Device { name, size_bytes, start_bytes: 0, part_bytes: size_bytes };
+        let expected = MountedDevice { name, size_bytes, start_bytes: 0, part_bytes: size_bytes };
         assert_eq!(whole, expected);
-        let part = Device::find(sys.path(), (43, 2)).unwrap();
-        assert_eq!(part, Device { start_bytes: 1 << 20, part_bytes: 512 << 10, ..expected });
+        let part = MountedDevice::find(sys.path(), (43, 2)).unwrap();
+        assert_eq!(part, MountedDevice { start_bytes: 1 << 20, part_bytes: 512 << 10, ..expected });
     }
 
     #[test]
     fn devices_that_are_made_of_others_or_unknown_are_refused() {
         let sys = sysfs();
-        let refused =
-            |numbers| crate::report::sentence(&Device::find(sys.path(), numbers).unwrap_err());
+        let refused = |numbers| {
+            crate::report::sentence(&MountedDevice::find(sys.path(), numbers).unwrap_err())
+        };
         assert_eq!(
             refused((253, 0)),
             "the file is on dm-0 ('vg-root'), which is made of other devices (nbd1, sda), and its \
@@ -169,14 +170,18 @@ mod tests {
 
     #[test]
     fn a_device_may_lack_a_part_of_a_block_of_the_volume() {
-        let device =
-            |size_bytes| Device { name: "sda".into(), size_bytes, start_bytes: 0, part_bytes: 0 };
+        let device = |size_bytes| MountedDevice {
+            name: "sda".into(),
+            size_bytes,
+            start_bytes: 0,
+            part_bytes: 0,
+        };
         assert!(device(1 << 20).has_size_of(1 << 20));
         assert!(device(1 << 20).has_size_of((1 << 20) + 3584));
         assert!(!device(1 << 20).has_size_of((1 << 20) + 4096));
         assert!(!device(1 << 20).has_size_of((1 << 20) - 512));
         assert!(!device(1).is_served());
-        assert!(Device { name: "ublkb3".into(), ..device(1) }.is_served());
+        assert!(MountedDevice { name: "ublkb3".into(), ..device(1) }.is_served());
     }
 
     #[test]

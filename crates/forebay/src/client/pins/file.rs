@@ -4,7 +4,7 @@
 //! and through the start of the partition to the volume. The device must have the volume's size and
 //! must not be made of other devices, and the file's data must be at its place in the volume.
 
-use super::device::{Device, PIN_RANGES, file_system_name, may_have_several_devices};
+use super::device::{MountedDevice, PIN_RANGES, file_system_name, may_have_several_devices};
 use super::map::FileMap;
 use super::proof::{Proof, compare, open_volume};
 use crate::report::with_remedy;
@@ -94,7 +94,7 @@ fn cannot_find(path: &Path, target: &Target) -> String {
 struct Opened {
     file: File,
     number: u64,
-    device: Device,
+    device: MountedDevice,
 }
 
 fn open(path: &Path, target: &Target) -> anyhow::Result<Opened> {
@@ -126,7 +126,7 @@ fn open(path: &Path, target: &Target) -> anyhow::Result<Opened> {
         let error = anyhow!("it is on the realtime device of its file system");
         return Err(with_remedy(error, PIN_RANGES));
     }
-    let device = Device::find(Path::new("/sys"), numbers)?;
+    let device = MountedDevice::find(Path::new("/sys"), numbers)?;
     if !device.has_size_of(target.size_bytes) {
         let error = anyhow!(
             "it is on {}, a device of {} bytes, and the volume has {}",

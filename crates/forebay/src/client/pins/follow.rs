@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// What one round changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Step {
+struct FollowStep {
     unpin: PinnedRanges,
     pin: PinnedRanges,
 }
@@ -28,13 +28,18 @@ impl Own {
     /// The changes after which the `wanted` ranges are pinned. `pinned` are the ranges that the
     /// server has pinned now, in a volume of this size. Ranges that are neither wanted nor pinned
     /// are forgotten: if they are pinned later, the operator pinned them.
-    fn step(&mut self, wanted: &PinnedRanges, pinned: &PinnedRanges, size_bytes: u64) -> Step {
+    fn step(
+        &mut self,
+        wanted: &PinnedRanges,
+        pinned: &PinnedRanges,
+        size_bytes: u64,
+    ) -> FollowStep {
         let without = |from: &PinnedRanges, others: &PinnedRanges| from.without(others, size_bytes);
         let stale = without(&self.0, wanted);
         let unpinned_already = without(&stale, pinned);
         self.0 = without(&self.0, &unpinned_already);
         let unpin = without(&stale, &unpinned_already);
-        Step { unpin, pin: without(wanted, pinned) }
+        FollowStep { unpin, pin: without(wanted, pinned) }
     }
 }
 
@@ -115,7 +120,7 @@ impl Follower<'_> {
         let (name, size_bytes) = (self.target.name.clone(), self.target.size_bytes);
         let volume = self.client.volume(&name).map_err(trouble)?;
         let step = self.own.step(wanted, &pinned_ranges(&volume), size_bytes);
-        if step == Step::default() {
+        if step == FollowStep::default() {
             return Ok(());
         }
         // Unpin first, so that the pins of a file that has moved never count twice.
@@ -201,11 +206,11 @@ mod tests {
             (vec![(0, 4)], vec![], vec![(0, 2), (9, 1)], vec![(0, 2)], vec![]),
         ] {
             let step = Own(pins(&own)).step(&pins(&wanted), &pins(&pinned), SIZE);
-            let expected = Step { unpin: pins(&unpinned), pin: pins(&added) };
+            let expected = FollowStep { unpin: pins(&unpinned), pin: pins(&added) };
             assert_eq!(step, expected, "{own:?} {wanted:?} {pinned:?}");
         }
         let step = Own::default().step(&pins(&[(0, 4)]), &PinnedRanges::all(), SIZE);
-        assert_eq!(step, Step::default(), "the whole volume is pinned");
+        assert_eq!(step, FollowStep::default(), "the whole volume is pinned");
     }
 
     #[test]
@@ -213,7 +218,7 @@ mod tests {
         let (nothing, range) = (pins(&[]), pins(&[(0, 4)]));
         let mut own = Own(range.clone());
         // The file has left the range, which the operator unpins before the next round.
-        assert_eq!(own.step(&nothing, &nothing, SIZE), Step::default());
-        assert_eq!(own.step(&nothing, &range, SIZE), Step::default());
+        assert_eq!(own.step(&nothing, &nothing, SIZE), FollowStep::default());
+        assert_eq!(own.step(&nothing, &range, SIZE), FollowStep::default());
     }
 }

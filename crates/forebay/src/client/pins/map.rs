@@ -1,6 +1,6 @@
 //! From the extents of a file to ranges of the volume. Pure.
 
-use super::device::{Device, PIN_RANGES};
+use super::device::{MountedDevice, PIN_RANGES};
 use crate::report::with_remedy;
 use anyhow::anyhow;
 use forebay_backend::{FileExtent, Placement};
@@ -35,7 +35,7 @@ impl FileMap {
     ///
     /// # Errors
     /// The data is encoded, or an extent is not on the device.
-    pub(super) fn new(extents: &[FileExtent], device: &Device) -> anyhow::Result<Self> {
+    pub(super) fn new(extents: &[FileExtent], device: &MountedDevice) -> anyhow::Result<Self> {
         let mut map = Self::default();
         for extent in extents {
             match extent.placement {
@@ -61,7 +61,7 @@ impl FileMap {
         Ok(map)
     }
 
-    fn add(&mut self, extent: &FileExtent, device: &Device) -> anyhow::Result<()> {
+    fn add(&mut self, extent: &FileExtent, device: &MountedDevice) -> anyhow::Result<()> {
         let end = extent.device_offset.checked_add(extent.len);
         if end.is_none_or(|end| end > device.part_bytes) {
             let error = anyhow!(
@@ -101,8 +101,8 @@ mod tests {
         FileExtent { file_offset, device_offset, len, placement }
     }
 
-    fn device(start_bytes: u64) -> Device {
-        Device { name: "nbd0".into(), size_bytes: 1 << 30, start_bytes, part_bytes: 1 << 24 }
+    fn device(start_bytes: u64) -> MountedDevice {
+        MountedDevice { name: "nbd0".into(), size_bytes: 1 << 30, start_bytes, part_bytes: 1 << 24 }
     }
 
     fn shown(ranges: &PinnedRanges) -> Vec<(u64, u64)> {

@@ -13,14 +13,14 @@ const SAMPLES_MAX: usize = 480;
 
 /// The figures of one interval, for sparklines.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Sample {
+pub(super) struct TopSample {
     pub(super) requests_per_second: f64,
     /// The part of the requests that memory served; `None` without requests.
     pub(super) hit_ratio: Option<f64>,
 }
 
 /// The last samples, the newest at the end.
-pub(super) type History = VecDeque<Sample>;
+pub(super) type History = VecDeque<TopSample>;
 
 /// The order of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl App {
         self.readings.add(at, status);
         let Some(view) = self.readings.view() else { return };
         let Some(period) = view.period else { return };
-        let sample = |figures: &Figures| Sample {
+        let sample = |figures: &Figures| TopSample {
             requests_per_second: figures.requests as f64 / period.as_secs_f64(),
             hit_ratio: figures.hit_ratio(),
         };
@@ -154,7 +154,7 @@ impl App {
         let newest = points.iter().rev().flat_map(|point| {
             let requests = point.reads + point.writes;
             let served = point.read_hits + point.deferred_writes;
-            let sample = Sample {
+            let sample = TopSample {
                 requests_per_second: requests as f64 / point.seconds.max(1) as f64,
                 hit_ratio: (requests > 0).then(|| served as f64 / requests as f64),
             };
@@ -269,7 +269,7 @@ impl App {
     }
 }
 
-fn push(history: &mut History, sample: Sample) {
+fn push(history: &mut History, sample: TopSample) {
     history.push_back(sample);
     if history.len() > SAMPLES_MAX {
         history.pop_front();

@@ -206,7 +206,7 @@ fn draw_charts(frame: &mut Frame<'_>, app: &App, of: &Figures, view: &View<'_>, 
 fn bars(
     history: &History,
     columns: u16,
-    value: impl Fn(&super::app::Sample) -> Option<u64>,
+    value: impl Fn(&super::app::TopSample) -> Option<u64>,
 ) -> Vec<Option<u64>> {
     let columns = usize::from(columns);
     let missing = columns.saturating_sub(history.len());

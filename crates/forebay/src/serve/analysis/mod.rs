@@ -61,14 +61,14 @@ enum Record {
 
 /// The analyses of a daemon, one at a time.
 struct Analyses {
-    state: Mutex<State>,
+    state: Mutex<AnalysisRun>,
     /// Locked before the state, which is not locked during a write, so that a file system that
     /// hangs delays no query.
     file: Mutex<AnalysisFile>,
 }
 
 #[derive(Default)]
-struct State {
+struct AnalysisRun {
     analysis: Analysis,
     /// The interval in progress.
     interval: Option<Interval>,
@@ -99,7 +99,7 @@ impl Analyses {
     /// of [`Analyses::advance`].
     fn open(state_dir: &Path, now: u64) -> Self {
         let (file, records) = AnalysisFile::open(StateFile::new(state_dir.join("analysis.jsonl")));
-        let mut state = State::default();
+        let mut state = AnalysisRun::default();
         records.into_iter().for_each(|record| state.apply(record));
         if let Some(phase) = state.phase() {
             tracing::info!(%phase, "continuing the analysis of the benefit");
@@ -109,7 +109,7 @@ impl Analyses {
         Self { state: Mutex::new(state), file: Mutex::new(file) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, AnalysisRun> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -153,7 +153,7 @@ impl Analyses {
         let begin = Record::Begin { at: utc(machine.unix_seconds()), request };
         file.begin(&begin).map_err(|error| unwritable(&error))?;
         let mut state = self.state();
-        *state = State::default();
+        *state = AnalysisRun::default();
         state.apply(begin);
         state.begin_interval(machine);
         tracing::info!("analysis of the benefit started");
@@ -259,7 +259,7 @@ impl AnalysisManager for Analyzer {
     }
 }
 
-impl State {
+impl AnalysisRun {
     /// Changes the state by a record, and has it written.
     fn add(&mut self, record: Record) {
         self.unwritten.push(record.clone());

@@ -56,19 +56,24 @@ fn a_stall_is_logged_at_once_then_at_doubling_intervals_and_at_its_end() {
             lines.push((second, event));
         }
     }
-    let changed = Event::State {
+    let changed = ConditionEvent::State {
         volume: "a".into(),
         from: VolumeState::Serving,
         to: VolumeState::Stalled,
         reason: Some("the disk has not answered a read for 5 s".into()),
     };
     assert_eq!(lines.remove(0), (5, changed));
-    let is_first = |event: &Event| matches!(event, Event::Stall { is_first: true, .. });
+    let is_first =
+        |event: &ConditionEvent| matches!(event, ConditionEvent::Stall { is_first: true, .. });
     let seconds: Vec<_> = lines.iter().map(|(at, event)| (*at, is_first(event))).collect();
     assert_eq!(seconds, [(5, true), (10, false), (20, false), (40, false), (80, false)]);
     let ended = log.update(start + SECOND * 100, &[fine()]);
-    assert!(matches!(&ended[0], Event::State { to: VolumeState::Serving, .. }), "{ended:?}");
-    let answer = Event::Answer { volume: "a".into(), disk: "/dev/a".into(), took: SECOND * 100 };
+    assert!(
+        matches!(&ended[0], ConditionEvent::State { to: VolumeState::Serving, .. }),
+        "{ended:?}"
+    );
+    let answer =
+        ConditionEvent::Answer { volume: "a".into(), disk: "/dev/a".into(), took: SECOND * 100 };
     assert_eq!(ended[1..], [answer]);
     assert_eq!(log.update(start + SECOND * 101, &[fine()]), []);
 }

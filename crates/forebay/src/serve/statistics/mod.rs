@@ -20,7 +20,7 @@ use forebay_runtime::{NamedStatistics, Runtime, VolumeStatistics};
 use forebay_state::StateFile;
 use forebay_threads::Thread;
 use forebay_types::LINE_BYTES;
-use past::{Content, FINE_VOLUMES, Past};
+use past::{FINE_VOLUMES, Past, PastContent};
 use periods::Series;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -43,13 +43,13 @@ pub(super) struct History {
     file: KeptFile,
     past_file: KeptFile,
     begun: Instant,
-    state: Mutex<State>,
+    state: Mutex<PeriodsState>,
 }
 
 #[derive(Default)]
-struct State {
+struct PeriodsState {
     /// The volumes that are served, by name.
-    served: BTreeMap<String, Entry>,
+    served: BTreeMap<String, KeptEntry>,
     /// Volumes that are not served. The last one was served last.
     unserved: Vec<Unserved>,
 }
@@ -63,7 +63,7 @@ struct Unserved {
     past: Option<Vec<u8>>,
 }
 
-struct Entry {
+struct KeptEntry {
     identity: Identity,
     series: Series,
     past: Past,
@@ -82,11 +82,11 @@ impl History {
             let past = pasts.remove(&identity);
             Unserved { identity, total, past }
         });
-        let state = State { unserved: unserved.collect(), ..State::default() };
+        let state = PeriodsState { unserved: unserved.collect(), ..PeriodsState::default() };
         Self { file, past_file, begun: Instant::now(), state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PeriodsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -200,15 +200,15 @@ pub(super) fn start(observer: &Arc<Observer>) -> std::io::Result<Periodic> {
     })
 }
 
-impl State {
+impl PeriodsState {
     /// `now_s` is the time since the start, `clock_s` the system's clock, in seconds since 1970.
     fn observe(&mut self, volumes: Vec<NamedStatistics>, now_s: u64, clock_s: u64) {
         let identities: HashSet<Identity> = volumes.iter().map(|volume| volume.identity).collect();
         let gone = self.served.extract_if(.., |_, entry| !identities.contains(&entry.identity));
         let gone: Vec<_> = gone.map(|(_, entry)| entry).collect();
-        self.unserved.extend(gone.iter().map(Entry::unserved));
+        self.unserved.extend(gone.iter().map(KeptEntry::unserved));
         for volume in volumes {
-            let content = Content {
+            let content = PastContent {
                 dirty_bytes: volume.dirty_lines * LINE_BYTES,
                 cached_bytes: volume.cached_lines * LINE_BYTES,
             };
@@ -219,7 +219,7 @@ impl State {
                 let (total, past) = take(unserved, &volume.identity, numbers.len());
                 let past = Past::new(past.as_deref(), &total, clock_s, is_fine);
                 let series = Series::new(total, now_s);
-                Entry { identity: volume.identity, series, past, disk_in_flight: 0 }
+                KeptEntry { identity: volume.identity, series, past, disk_in_flight: 0 }
             });
             entry.series.observe(u64::from(volume.id.0), numbers, now_s);
             entry.past.observe(entry.series.total(), content, clock_s);
@@ -283,7 +283,7 @@ fn clock_s() -> u64 {
 /// The length of each period in seconds, the total's first, and its numbers.
 type PeriodNumbers = [(u64, Vec<u64>); 4];
 
-impl Entry {
+impl KeptEntry {
     fn unserved(&self) -> Unserved {
         let (total, past) = (pack(self.series.total()), Some(self.past.kept()));
         Unserved { identity: self.identity, total, past }

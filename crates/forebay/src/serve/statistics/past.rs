@@ -38,14 +38,14 @@ pub(super) fn groups() -> Vec<NumberGroup> {
 
 /// What a volume holds at a moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Content {
+pub(super) struct PastContent {
     pub dirty_bytes: u64,
     pub cached_bytes: u64,
 }
 
 /// A point as plain numbers, so that it can be added to that of another volume, and packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Point([u64; NUMBERS]);
+struct PastPoint([u64; NUMBERS]);
 
 /// The past of a volume.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Past {
     }
 
     /// Takes the total of a volume. Ends the intervals that are over.
-    pub(super) fn observe(&mut self, total: &[u64], content: Content, now_s: u64) {
+    pub(super) fn observe(&mut self, total: &[u64], content: PastContent, now_s: u64) {
         let first = if self.is_fine { 0 } else { KEPT };
         for (ring, (interval_s, most)) in self.rings.iter_mut().zip(RINGS).skip(first) {
             let (begun_s, before) = &ring.begun;
@@ -92,7 +92,7 @@ impl Past {
             let before = unpack(before, total.len()).expect("packed by this ring");
             let added = total.iter().zip(before).map(|(now, then)| now.wrapping_sub(then));
             let added = VolumeStatistics::from_numbers(&added.collect::<Vec<_>>());
-            let point = Point::new(&added, content, *begun_s, now_s);
+            let point = PastPoint::new(&added, content, *begun_s, now_s);
             ring.begun = (now_s, pack(total));
             // The clock may have been set back.
             let oldest_s = now_s.saturating_sub(interval_s * most as u64);
@@ -118,10 +118,10 @@ impl Past {
 }
 
 impl Ring {
-    fn points(&self) -> impl Iterator<Item = Point> {
+    fn points(&self) -> impl Iterator<Item = PastPoint> {
         self.points.iter().map(|(_, packed)| {
             let numbers = unpack(packed, NUMBERS).expect("packed by this ring");
-            Point(numbers.try_into().expect("as many as were asked for"))
+            PastPoint(numbers.try_into().expect("as many as were asked for"))
         })
     }
 }
@@ -142,16 +142,16 @@ pub(super) fn history<'a>(
         }
         for point in pasts.clone().flat_map(|past| past.rings[ring].points()) {
             // Intervals of several volumes end in the same observation, or nearly so.
-            let sum = sums.entry(point.0[0] / interval_s).or_insert(Point([0; NUMBERS]));
+            let sum = sums.entry(point.0[0] / interval_s).or_insert(PastPoint([0; NUMBERS]));
             sum.add(&point);
         }
-        sums.values().map(Point::shown).collect()
+        sums.values().map(PastPoint::shown).collect()
     });
     History { now, five_seconds, five_minutes, hours }
 }
 
-impl Point {
-    fn new(added: &VolumeStatistics, content: Content, begun_s: u64, ended_s: u64) -> Self {
+impl PastPoint {
+    fn new(added: &VolumeStatistics, content: PastContent, begun_s: u64, ended_s: u64) -> Self {
         let counters = super::counters(added);
         let latencies = LATENCIES.map(|class| added.latencies.of(class));
         let mut numbers = vec![
@@ -255,8 +255,8 @@ mod tests {
         statistics.into_numbers()
     }
 
-    fn content(dirty_bytes: u64) -> Content {
-        Content { dirty_bytes, cached_bytes: 2 * dirty_bytes }
+    fn content(dirty_bytes: u64) -> PastContent {
+        PastContent { dirty_bytes, cached_bytes: 2 * dirty_bytes }
     }
 
     /// One read each second up to `until_s`, observed every half a minute.

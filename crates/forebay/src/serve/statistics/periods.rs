@@ -20,12 +20,12 @@ pub(super) struct Series {
     total: Vec<u64>,
     /// The source of the last observation, and its numbers.
     last: (u64, Vec<u64>),
-    copies: [VecDeque<Sample>; PERIODS.len()],
+    copies: [VecDeque<PeriodSample>; PERIODS.len()],
 }
 
 /// A copy of the total.
 #[derive(Debug)]
-struct Sample {
+struct PeriodSample {
     at_s: u64,
     packed: Vec<u8>,
 }
@@ -33,8 +33,9 @@ struct Sample {
 impl Series {
     /// A series that begins now with a total.
     pub(super) fn new(total: Vec<u64>, now_s: u64) -> Self {
-        let copies =
-            std::array::from_fn(|_| VecDeque::from([Sample { at_s: now_s, packed: pack(&total) }]));
+        let copies = std::array::from_fn(|_| {
+            VecDeque::from([PeriodSample { at_s: now_s, packed: pack(&total) }])
+        });
         Self { last: (0, vec![0; total.len()]), total, copies }
     }
 
@@ -55,7 +56,7 @@ impl Series {
         for (copies, (length_s, interval_s)) in self.copies.iter_mut().zip(PERIODS) {
             let newest = copies.back().map_or(0, |copy| copy.at_s);
             if now_s >= newest + interval_s {
-                copies.push_back(Sample { at_s: now_s, packed: pack(&self.total) });
+                copies.push_back(PeriodSample { at_s: now_s, packed: pack(&self.total) });
             }
             // The oldest copy that is kept is the newest one that is at least as old as the period.
             while copies.get(1).is_some_and(|copy| copy.at_s + length_s <= now_s) {
