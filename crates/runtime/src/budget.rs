@@ -116,7 +116,9 @@ impl FairQuota {
         let fits = state.acquired_bytes == 0 || state.acquired_bytes + bytes <= self.bytes_max;
         if is_first && fits {
             state.acquired_bytes += bytes;
-            state.queue.pop_front();
+            debug_assert!(state.acquired_bytes <= self.bytes_max.max(bytes), "the quota is kept");
+            let next = state.queue.pop_front();
+            debug_assert!(next.is_none_or(|next| next == waiter), "the first is served first");
             return Acquired::Granted { next: state.queue.front().copied() };
         }
         if at.is_none() {

@@ -161,7 +161,8 @@ impl<R: Reactor> Context<'_, R> {
     /// Removes a client from the connection counts.
     fn uncount_client(&self) {
         let shared = &self.host.shared;
-        shared.connections.fetch_sub(1, Ordering::Relaxed);
+        let before = shared.connections.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a client that leaves was counted");
         shared.worker_connections[self.host.worker].fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -419,7 +420,8 @@ impl<R: Reactor> Clients for Context<'_, R> {
             shared.wake_waiter(shared.budget.quota(Queue::Lane).release(client.lane_bytes));
         }
         if let Some(volume) = &client.volume {
-            volume.connections.fetch_sub(1, Ordering::Relaxed);
+            let before = volume.connections.fetch_sub(1, Ordering::Relaxed);
+            assert!(before > 0, "a client that leaves a volume had entered it");
         }
         self.uncount_client();
     }

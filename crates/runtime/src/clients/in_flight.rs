@@ -59,6 +59,7 @@ impl InFlight {
 
     /// Removes a request that has been answered.
     pub(super) fn remove(&mut self, Ticket(place): Ticket) {
+        assert!(self.free.len() < self.places.len(), "a request is answered once");
         self.free.push(place);
     }
 }

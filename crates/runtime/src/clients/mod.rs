@@ -132,6 +132,7 @@ impl ClientTable {
             (self.places.len() - 1) as u32
         });
         let (generation, place) = &mut self.places[number as usize];
+        assert!(place.is_none(), "a free number has no client");
         *place = Some(Client::default());
         self.len += 1;
         ClientId { number, generation: *generation }
@@ -145,7 +146,8 @@ impl ClientTable {
         if reuse {
             self.free.push(id.number);
         }
-        self.len -= 1;
+        let left = self.len.checked_sub(1);
+        self.len = left.expect("a client that leaves was in the table");
         Some(client)
     }
 

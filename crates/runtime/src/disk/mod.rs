@@ -68,12 +68,14 @@ impl UnansweredIos {
         if ios.len() <= tag {
             ios.resize(tag + 1, None);
         }
+        assert!(ios[tag].is_none(), "a tag belongs to one I/O in flight");
         ios[tag] = Some(io);
     }
 
     /// Records the end of an I/O.
     pub(crate) fn end(&self, worker: usize, tag: u32) {
-        self.workers[worker].lock()[tag as usize] = None;
+        let ended = self.workers[worker].lock()[tag as usize].take();
+        assert!(ended.is_some(), "an I/O ends once, after it has begun");
     }
 
     /// The disks with an I/O in flight that began `limit` before `now` or earlier.

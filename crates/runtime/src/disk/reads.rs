@@ -70,7 +70,8 @@ impl Reads {
         let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         if is_background {
             self.background_end_us.fetch_max(us(now), Ordering::Relaxed);
-            self.background.fetch_sub(1, Ordering::Relaxed);
+            let before = self.background.fetch_sub(1, Ordering::Relaxed);
+            assert!(before > 0, "a background read ends once");
             return;
         }
         let background_end_us = self.background_end_us.load(Ordering::Relaxed);
@@ -79,7 +80,8 @@ impl Reads {
         (if is_beside { &self.beside } else { &self.alone }).add(us(took));
         self.times[ReadTimes::bucket_of(us(took))].fetch_add(1, Ordering::Relaxed);
         self.last_end_ms.store(now.as_millis() as u64, Ordering::Relaxed);
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        let before = self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a read ends once");
     }
 
     /// The reads that overlapped no background read, and those that did, since the volume was

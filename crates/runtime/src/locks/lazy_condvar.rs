@@ -21,7 +21,8 @@ impl LazyCondvar {
         held.assert_may_sleep();
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let guard = self.condvar.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let before = self.waiting.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "this thread was counted as waiting");
         Locked { guard, held }
     }
 
@@ -35,7 +36,8 @@ impl LazyCondvar {
         held.assert_may_sleep();
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let waited = self.condvar.wait_timeout(guard, timeout);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let before = self.waiting.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "this thread was counted as waiting");
         let (guard, _) = waited.unwrap_or_else(PoisonError::into_inner);
         Locked { guard, held }
     }

@@ -23,7 +23,8 @@ pub(crate) struct Hold<'a>(&'a AtomicUsize);
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "each hold is counted once");
     }
 }
 

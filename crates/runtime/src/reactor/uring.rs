@@ -470,7 +470,8 @@ impl BufferRing {
             let tail = BufRingEntry::tail(self.entries).cast::<AtomicU16>();
             (*tail).store(self.tail, Ordering::Release);
         }
-        self.lent -= 1;
+        let left = self.lent.checked_sub(1);
+        self.lent = left.expect("a buffer that is returned was lent");
     }
 }
 

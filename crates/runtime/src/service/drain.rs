@@ -108,7 +108,8 @@ impl InternalFlush {
 
 impl Drop for InternalFlush {
     fn drop(&mut self) {
-        self.0.internal_flushes.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.internal_flushes.fetch_sub(1, Ordering::Relaxed);
+        assert!((1..=INTERNAL_FLUSHES_MAX).contains(&before), "an internal flush ends once");
     }
 }
 

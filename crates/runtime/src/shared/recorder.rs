@@ -166,7 +166,9 @@ impl Ring {
     /// Whether more than half of the entries are in use. Only the reader may call it.
     pub(crate) fn is_half_full(&self) -> bool {
         let filled = self.worker.filled.load(Ordering::Relaxed);
-        filled - self.reader.taken.load(Ordering::Relaxed) > self.entries.len() as u64 / 2
+        let used = filled - self.reader.taken.load(Ordering::Relaxed);
+        debug_assert!(used <= self.entries.len() as u64, "entries in use are not overwritten");
+        used > self.entries.len() as u64 / 2
     }
 
     pub(crate) fn dropped(&self) -> u64 {

@@ -53,7 +53,8 @@ impl ShardLock {
     fn wait(&self) -> Locked<'_, Shard<MappedLines>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let locked = self.lock.lock_unbroken(SHARD);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let before = self.waiting.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "this thread was counted as waiting");
         locked
     }
 }

@@ -37,7 +37,8 @@ impl DiskLoad {
     /// Ends an I/O.
     pub(crate) fn end(&self, now: Duration) {
         self.pass(now, true);
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        let before = self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "an I/O ends once, after it has begun");
     }
 
     /// Accounts for the time up to `now`, in which the number of I/Os did not change.

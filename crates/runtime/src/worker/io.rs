@@ -162,6 +162,7 @@ impl Ios {
             began: io.began,
         };
         shared.unanswered.begin(self.worker, tag, unanswered);
+        assert!(self.in_flight[tag as usize].is_none(), "a free tag has no I/O");
         let io = self.in_flight[tag as usize].insert(Box::new(io));
         if let Some(claim) = &io.claim
             && !io.volume.blocks.lock().start(claim, TransferId { worker: self.worker, tag })

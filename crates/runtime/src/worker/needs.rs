@@ -27,6 +27,7 @@ impl PendingNeeds {
         if self.0.capacity() == 0 {
             self.0.reserve_exact(NEEDS_MAX);
         }
+        debug_assert!(self.0.len() < NEEDS_MAX, "a full buffer is reported at once");
         self.0.push(Need { volume, range, lines });
         self.0.len() >= NEEDS_MAX
     }

@@ -154,6 +154,7 @@ impl Volume {
     fn run_extent_queries(&self) {
         loop {
             let mut queue = self.extent_queries.0.lock();
+            debug_assert!(queue.has_thread && queue.queued.len() <= QUEUED_MAX);
             let Some(pending) = queue.queued.pop_front() else {
                 queue.has_thread = false;
                 return;

@@ -58,7 +58,8 @@ impl FlushGate {
     /// first failure.
     pub(crate) fn end(&self, result: IoResult) -> (IoResult, bool) {
         let mut state = self.0.lock();
-        state.in_flight -= 1;
+        let left = state.in_flight.checked_sub(1);
+        state.in_flight = left.expect("a flush ends once, after it has begun");
         state.unflushed |= result.is_err();
         let is_first = state.failure.is_none() && result.is_err();
         // The kernel may have reported the failure to a concurrent flush instead of this one.

@@ -237,6 +237,7 @@ impl SlowVolume {
         if log.kept.len() == KEPT_MAX {
             log.kept.pop_front();
         }
+        debug_assert!(log.kept.len() < KEPT_MAX);
         log.kept.push_back(slow);
     }
 
