@@ -312,7 +312,7 @@ pub struct Outbox {
     /// Delivered after the memory steps.
     pub answers: Vec<Answer>,
     /// Recorded by the journal after the memory steps, before the shard is unlocked.
-    pub notes: Vec<JournalRequest>,
+    pub journal_requests: Vec<JournalRequest>,
     /// Marked lines that were read for the first time, each of which requests its stream's next
     /// window.
     pub marks: Vec<LineKey>,
@@ -350,7 +350,7 @@ impl Outbox {
         self.memory.is_empty()
             && self.ios.is_empty()
             && self.answers.is_empty()
-            && self.notes.is_empty()
+            && self.journal_requests.is_empty()
             && self.marks.is_empty()
             && self.prefetch_uses.is_none()
             && self.preloads_used.is_empty()

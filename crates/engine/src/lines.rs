@@ -121,7 +121,11 @@ impl<M: LineTable> VolumeLines<'_, M> {
 
     /// The journal record of a part whose write or erase goes to the disk, if the journal records
     /// the part.
-    pub(crate) fn note_for(&self, part: &Part, kind: JournalOp) -> Option<(JournalOp, ByteRange)> {
+    pub(crate) fn journal_op(
+        &self,
+        part: &Part,
+        kind: JournalOp,
+    ) -> Option<(JournalOp, ByteRange)> {
         self.is_recorded(part).then_some((kind, part.range))
     }
 
@@ -133,7 +137,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         kind: JournalOp,
         out: &mut Outbox,
     ) {
-        out.notes.push(JournalRequest { part, volume: self.id, range, kind });
+        out.journal_requests.push(JournalRequest { part, volume: self.id, range, kind });
     }
 
     /// Closes the current epoch if the driver's epoch is newer.

@@ -92,17 +92,17 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> JournalState<B> {
         is_durable
     }
 
-    /// Records a note of a shard, with the bytes of a write in pieces. Must be called under the
-    /// shard's lock. Returns the answer to its part, if it does not wait.
+    /// Carries out a request of a shard, with the bytes of a write in pieces. Must be called under
+    /// the shard's lock. Returns the answer to its part, if it does not wait.
     pub fn record<'a>(
         &mut self,
         number: u16,
-        note: &JournalRequest,
+        request: &JournalRequest,
         pieces: impl Iterator<Item = &'a [u8]>,
     ) -> Option<Answer> {
-        let part = note.part;
-        let entry = |kind| LogEntry { kind, volume: number, range: note.range };
-        let kind = match note.kind {
+        let part = request.part;
+        let entry = |kind| LogEntry { kind, volume: number, range: request.range };
+        let kind = match request.kind {
             JournalOp::Write { wait, .. } => {
                 let is_taken =
                     self.log.append(entry(RecordKind::Write), pieces, wait.then_some(part));

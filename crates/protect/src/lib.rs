@@ -2,7 +2,7 @@
 //!
 //! - [`admission`] decides whether a write may be acknowledged from memory, and [`protection`] what
 //!   protects a volume's dirty data.
-//! - [`JournalState`] is a journal as its volumes use it: it turns the notes of the shards into
+//! - [`JournalState`] is a journal as its volumes use it: it turns the requests of the shards into
 //!   records and the progress of the log into answers, and holds the answers back while a failure
 //!   of the journal is not recorded elsewhere.
 //! - [`Retention`] keeps in the journal what a disk did not take.

@@ -69,8 +69,8 @@ pub struct Reply<'a, M> {
 pub enum Admission {
     /// The mode of the volume decides. No journal records the write.
     Free,
-    /// The journal records the write. The write's record in [`Outbox::notes`] consumes this permit;
-    /// without a record, the dispatcher calls [`Host::withdraw`].
+    /// The journal records the write. The write's request in [`Outbox::journal_requests`] consumes
+    /// this permit; without one, the dispatcher calls [`Host::withdraw`].
     Logged {
         /// Whether the write is acknowledged only when its record is durable.
         is_awaited: bool,

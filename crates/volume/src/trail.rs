@@ -25,7 +25,7 @@ pub enum Wait {
     Throttle,
     /// The journal, to make its record durable.
     Journal,
-    /// The journal, to admit the write: its memory or space, or a note that the disk changes.
+    /// The journal, to admit the write: its memory or space, or a record that the disk changes.
     JournalAdmission,
     /// Earlier epochs of an ordered volume, which are destaged first.
     Order,

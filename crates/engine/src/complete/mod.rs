@@ -74,7 +74,7 @@ impl<'a, M: LineTable> OpCompletion<'a, M> {
         } else if self.lines.volume.has_buffered() {
             self.drop_buffered_lines(&op);
         }
-        if let (Some(part), Some((kind, range)), true) = (op.part, op.note.clone(), ok) {
+        if let (Some(part), Some((kind, range)), true) = (op.part, op.journal_op.clone(), ok) {
             // NOT YET ACKNOWLEDGED: after a crash, an older record of the range would undo the
             // change. The driver acknowledges the part when the journal has this record.
             self.lines.notify_journal(part, range, kind, out);

@@ -70,7 +70,7 @@ impl<M: LineTable> PartWriter<'_, M> {
             EraseKind::Zero { unmap } => IoVerb::Zero { unmap },
         };
         let mut op = LineOp::new(OpKind::Erase, part.volume, lines, Some(part.id), 1);
-        op.note = self.lines.note_for(
+        op.journal_op = self.lines.journal_op(
             part,
             match kind {
                 EraseKind::Discard => JournalOp::Discard,

@@ -199,7 +199,7 @@ impl<M: LineTable> PartWriter<'_, M> {
             payload_offset += line.len;
         }
         let mut op = LineOp::new(OpKind::WriteThrough, part.volume, lines, Some(part.id), 1);
-        op.note = self.lines.note_for(part, JournalOp::Forget);
+        op.journal_op = self.lines.journal_op(part, JournalOp::Forget);
         op.gated = self.gated(part, fua, out.turn, now_ms);
         let trial = self.lines.volume.trial();
         let held =

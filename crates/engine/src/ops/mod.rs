@@ -98,7 +98,7 @@ pub(crate) struct LineOp {
     /// Parts to retry, or fail, when the operation completes.
     pub waiters: Vec<(PartId, WaitFor)>,
     /// The journal record to make when the operation has succeeded, before `part` is answered.
-    pub note: Option<(JournalOp, ByteRange)>,
+    pub journal_op: Option<(JournalOp, ByteRange)>,
     pub ios_pending: u32,
     pub error: Option<IoError>,
     /// A failure does not show which line is at fault; see `Span::is_wide`.
@@ -125,7 +125,7 @@ impl LineOp {
             lines,
             part,
             waiters: Vec::new(),
-            note: None,
+            journal_op: None,
             ios_pending: ios as u32,
             error: None,
             is_wide: false,

@@ -161,20 +161,20 @@ fn answers_due(journal: &mut Journal) -> Vec<Answer> {
 }
 
 impl Machine {
-    /// Records a note, as the runtime does under the shard's lock.
-    pub(super) fn take_note(
+    /// Carries out a request, as the runtime does under the shard's lock.
+    pub(super) fn take_request(
         &mut self,
         shard: usize,
-        note: &JournalRequest,
+        request: &JournalRequest,
         payload: &[u8],
     ) -> Option<Answer> {
-        if Sabotage::skipping_note(&note.kind).is_some_and(|bug| self.strikes(bug)) {
-            return Some(Answer { part: note.part, outcome: Outcome::Done(Ok(())) });
+        if Sabotage::skipping_record(&request.kind).is_some_and(|bug| self.strikes(bug)) {
+            return Some(Answer { part: request.part, outcome: Outcome::Done(Ok(())) });
         }
-        self.log_event(|| format!("journal: note {:?} {}", note.kind, note.range));
+        self.log_event(|| format!("journal: {:?} {}", request.kind, request.range));
         let journal = self.journal.as_mut().expect("the volume has one");
         let shard = &self.shards[shard];
-        record(&mut journal.state, journal.number, note, payload, shard)
+        record(&mut journal.state, journal.number, request, payload, shard)
     }
 
     /// Starts the next write of the journal.

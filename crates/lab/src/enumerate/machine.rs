@@ -376,8 +376,8 @@ impl Host for Machine {
         }
         out.memory.clear();
         self.shards[shard].shard.finish_call();
-        for note in std::mem::take(&mut out.notes) {
-            out.answers.extend(self.take_note(shard, &note, payload));
+        for request in std::mem::take(&mut out.journal_requests) {
+            out.answers.extend(self.take_request(shard, &request, payload));
         }
         result
     }

@@ -324,8 +324,8 @@ impl Host for CacheHost {
         let result = call(shard, out);
         // There is no memory for the steps to change, and no line has a seal.
         out.memory.clear();
-        for note in out.notes.drain(..) {
-            self.log.as_mut().expect("only a journal takes notes").record(&note);
+        for request in out.journal_requests.drain(..) {
+            self.log.as_mut().expect("only a journal takes requests").record(&request);
         }
         shard.finish_call();
         result

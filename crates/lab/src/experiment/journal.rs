@@ -53,11 +53,11 @@ impl HostLog {
         self.state.log.withdraw();
     }
 
-    pub(crate) fn record(&mut self, note: &JournalRequest) {
-        let len = note.range.len as usize;
+    pub(crate) fn record(&mut self, request: &JournalRequest) {
+        let len = request.range.len as usize;
         self.zeroes.resize(self.zeroes.len().max(len), 0);
         let bytes = std::iter::once(&self.zeroes[..len]);
-        self.answers.extend(self.state.record(self.number, note, bytes));
+        self.answers.extend(self.state.record(self.number, request, bytes));
     }
 
     /// Writes what was recorded; returns the answers to parts that waited for the log.

@@ -8,23 +8,23 @@ use forebay_protect::JournalState;
 use forebay_types::SECTOR_BYTES;
 use forebay_volume::RequestKind;
 
-/// Records a note about volume `number`, with the bytes of its slots.
+/// Carries out a request about volume `number`, with the bytes of its slots.
 pub(crate) fn record(
     journal: &mut JournalState<Vec<u8>>,
     number: u16,
-    note: &JournalRequest,
+    request: &JournalRequest,
     payload: &[u8],
     shard: &PooledShard,
 ) -> Option<Answer> {
     let in_slots;
-    let bytes = match &note.kind {
+    let bytes = match &request.kind {
         JournalOp::Write { slots, .. } if !slots.is_empty() => {
-            in_slots = shard.bytes_of(slots, note.range);
+            in_slots = shard.bytes_of(slots, request.range);
             &in_slots
         }
         _ => payload,
     };
-    journal.record(number, note, std::iter::once(bytes))
+    journal.record(number, request, std::iter::once(bytes))
 }
 
 /// A piece that a start restores, with the stamps of its sectors.

@@ -123,7 +123,7 @@ impl Sabotage {
     }
 
     /// The bug that omits a record of the journal.
-    pub(crate) const fn skipping_note(kind: &JournalOp) -> Option<Self> {
+    pub(crate) const fn skipping_record(kind: &JournalOp) -> Option<Self> {
         match kind {
             JournalOp::Forget => Some(Self::SkipForget),
             JournalOp::Zero { .. } => Some(Self::SkipEraseNote),

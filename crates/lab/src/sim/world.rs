@@ -486,11 +486,12 @@ impl Host for World {
         out.memory.clear();
         self.shards[shard].shard.finish_call();
         if self.kill.is_dead() {
-            out.notes.clear();
+            out.journal_requests.clear();
         }
-        for note in out.notes.drain(..) {
+        for request in out.journal_requests.drain(..) {
             let (run, faults) = (&mut self.run, &mut self.expected.faults);
-            let answer = self.journal.take_note(run, faults, &self.shards[shard], &note, payload);
+            let answer =
+                self.journal.take_request(run, faults, &self.shards[shard], &request, payload);
             out.answers.extend(answer);
         }
         result

@@ -121,8 +121,8 @@ impl<R: Reactor> Host for WorkerHost<R> {
             }
         }
         guard.finish_call();
-        for note in out.notes.drain(..) {
-            out.answers.extend(record_in_journal(&self.shared, shard, payload, &note));
+        for request in out.journal_requests.drain(..) {
+            out.answers.extend(record_in_journal(&self.shared, shard, payload, &request));
         }
         result
     }
@@ -262,18 +262,18 @@ fn record_in_journal(
     shared: &Shared,
     shard: usize,
     payload: &[u8],
-    note: &JournalRequest,
+    request: &JournalRequest,
 ) -> Option<Answer> {
-    let volume = shared.volume(note.volume).expect("a volume with requests is not removed");
-    let used = volume.journal.as_ref().expect("shards make notes for volumes with a journal");
-    let slots: &[_] = match &note.kind {
+    let volume = shared.volume(request.volume).expect("a volume with requests is not removed");
+    let used = volume.journal.as_ref().expect("only volumes with a journal have requests to it");
+    let slots: &[_] = match &request.kind {
         JournalOp::Write { slots, .. } => slots,
         _ => &[],
     };
     if slots.is_empty() {
-        return used.journal.record(used.number, note, std::iter::once(payload));
+        return used.journal.record(used.number, request, std::iter::once(payload));
     }
-    let ByteRange { offset, len } = note.range;
+    let ByteRange { offset, len } = request.range;
     let first = offset / LINE_BYTES;
     let pieces = slots.iter().zip(first..).map(|(&slot, line)| {
         let start = offset.max(line * LINE_BYTES);
@@ -286,5 +286,5 @@ fn record_in_journal(
             std::slice::from_raw_parts(address.cast_const(), (end - start) as usize)
         }
     });
-    used.journal.record(used.number, note, pieces)
+    used.journal.record(used.number, request, pieces)
 }

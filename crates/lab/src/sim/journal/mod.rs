@@ -226,22 +226,22 @@ impl Journal {
         self.state.barrier(part)
     }
 
-    /// Records a note, as the runtime does under the shard's lock.
-    pub(crate) fn take_note(
+    /// Carries out a request, as the runtime does under the shard's lock.
+    pub(crate) fn take_request(
         &mut self,
         run: &mut Run,
         faults: &mut Faults,
         one: &PooledShard,
-        note: &JournalRequest,
+        request: &JournalRequest,
         payload: &[u8],
     ) -> Option<Answer> {
-        let JournalRequest { part, volume, range, ref kind } = *note;
-        if Sabotage::skipping_note(kind).is_some_and(|bug| run.strikes_always(bug)) {
+        let JournalRequest { part, volume, range, ref kind } = *request;
+        if Sabotage::skipping_record(kind).is_some_and(|bug| run.strikes_always(bug)) {
             return Some(Answer { part, outcome: Outcome::Done(Ok(())) });
         }
-        run.log_event(volume.0, range, || format!("journal: note {kind:?} {range}"));
+        run.log_event(volume.0, range, || format!("journal: {kind:?} {range}"));
         let number = self.number(volume).expect("the volume has a number");
-        let answer = record(&mut self.state, number, note, payload, one);
+        let answer = record(&mut self.state, number, request, payload, one);
         match answer.map(|answer| answer.outcome) {
             Some(Outcome::Done(Ok(()))) => run.report.journal_unneeded += 1,
             Some(Outcome::JournalFailed) => run.report.journal_refused += 1,

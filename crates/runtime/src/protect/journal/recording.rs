@@ -40,16 +40,16 @@ impl Journal {
         self.lock().core.barrier(part)
     }
 
-    /// Records a note, with the bytes of a write in pieces. Returns the answer to its part, if it
-    /// does not wait.
+    /// Carries out a request, with the bytes of a write in pieces. Returns the answer to its part,
+    /// if it does not wait.
     pub(crate) fn record<'a>(
         &self,
         number: u16,
-        note: &JournalRequest,
+        request: &JournalRequest,
         pieces: impl Iterator<Item = &'a [u8]>,
     ) -> Option<Answer> {
         let mut state = self.lock();
-        let answer = state.core.record(number, note, pieces);
+        let answer = state.core.record(number, request, pieces);
         self.unlock_and_wake(state);
         answer
     }
