@@ -216,7 +216,7 @@ impl VolumeOracle {
     }
 
     /// Records that a change of these sectors is sent; `what` explains it. Returns its generation.
-    /// None of them may be [changing](Oracle::is_changing).
+    /// None of them may be [changing](VolumeOracle::is_changing).
     pub fn begin_change(
         &mut self,
         change: SectorChange,
@@ -395,8 +395,8 @@ impl VolumeOracle {
         self.crash(true);
     }
 
-    /// Checks the content after a [crash](Oracle::crash) or [stop](Oracle::stop) from `first` on,
-    /// and adopts it as the current content.
+    /// Checks the content after a [crash](VolumeOracle::crash) or [stop](VolumeOracle::stop) from
+    /// `first` on, and adopts it as the current content.
     pub fn settle(&mut self, first: u32, bytes: &[u8], from: &str) -> Result<()> {
         for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
             self.compared += 1;

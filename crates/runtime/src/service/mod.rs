@@ -169,8 +169,8 @@ impl VolumeService {
     }
 
     /// Sets which regions of a volume are served as if there were no cache, from the next request
-    /// on. Their response times, and those of the others, are counted in [`NamedStatistics::arms`].
-    /// Nothing that was acknowledged is affected.
+    /// on. Their response times, and those of the others, are counted in
+    /// [`crate::NamedStatistics::arms`]. Nothing that was acknowledged is affected.
     ///
     /// # Errors
     /// When there is no such volume.
