@@ -391,6 +391,8 @@ impl MonitorThread {
             let volumes = self.means.runtime.ups().ids();
             let was_halted = self.sequence.is_halted();
             let Some(step) = self.sequence.poll_dump(&volumes, now_ms()) else { return };
+            // From now on until the dump is complete again, power may not be cut.
+            self.release_at = None;
             if let (DumpStep::Halt, Some(decision)) = (step, decision) {
                 if !was_halted {
                     tracing::warn!(reason = decision.reason, "writes halted, dumping dirty data");
@@ -451,7 +453,7 @@ impl MonitorThread {
                 self.means.saves.start_for_power(self.save_time);
             }
             DumpStep::Resume => {
-                (self.failure, self.release_at) = (None, None);
+                self.failure = None;
                 if let Some(PowerDecision { reason, .. }) = decision {
                     tracing::info!(reason, "dump discarded, accepting writes again");
                 }

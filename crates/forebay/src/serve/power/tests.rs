@@ -81,6 +81,9 @@ fn advance_after_pause(monitor: &mut MonitorThread, vault: &BrokenVault, decisio
 }
 
 /// What `call` logs on this thread.
+///
+/// Each test uses it for all that logs: with one subscriber, a thread without one that reaches a
+/// place for the first time turns the events of that place off for all.
 fn log_of(call: impl FnOnce()) -> String {
     let mut file = tempfile::tempfile().unwrap();
     let writer = file.try_clone().unwrap();
@@ -110,6 +113,10 @@ fn a_failure_is_logged_once_however_often_the_dump_is_repeated() {
 
 #[test]
 fn emptying_a_vault_that_fails_is_tried_once_a_second_and_writes_stay_halted() {
+    log_of(empty_a_vault_that_fails);
+}
+
+fn empty_a_vault_that_fails() {
     let vault = Arc::new(BrokenVault::default());
     let attempts = || vault.attempts.load(Ordering::Relaxed);
     let mut monitor = monitor_with(&vault);
@@ -137,4 +144,22 @@ fn emptying_a_vault_that_fails_is_tried_once_a_second_and_writes_stay_halted() {
     let before = attempts();
     advance(&mut monitor, &decision);
     assert_eq!(attempts(), before, "an empty vault is left alone");
+}
+
+#[test]
+fn power_may_not_be_cut_once_the_dump_is_no_longer_complete() {
+    let vault = Arc::new(BrokenVault::default());
+    let mut monitor = monitor_with(&vault);
+    vault.is_repaired.store(true, Ordering::Relaxed);
+    let dump = decision(&mut monitor, true);
+    let mains_is_back = decision(&mut monitor, false);
+    let log = log_of(|| {
+        advance(&mut monitor, &dump);
+        assert!(monitor.release_at.is_some(), "saves of volumes in memory get some time");
+        vault.is_repaired.store(false, Ordering::Relaxed);
+        advance(&mut monitor, &mains_is_back);
+        assert!(monitor.sequence.is_halted() && !monitor.sequence.is_complete());
+        monitor.release_when_saved();
+    });
+    assert!(log.contains("cannot empty the vault") && !log.contains("power may be cut"), "{log}");
 }
