@@ -75,7 +75,7 @@ fn counts_do_not_depend_on_threads() {
 }
 
 /// The bugs that workloads of at most two operations show.
-const FOUND: [Sabotage; 17] = [
+const FOUND: [Sabotage; 20] = [
     Sabotage::SkipCopy,
     Sabotage::SkipFill,
     Sabotage::LoseFua,
@@ -93,6 +93,9 @@ const FOUND: [Sabotage; 17] = [
     Sabotage::IgnoreBarrier,
     Sabotage::LoseGeneration,
     Sabotage::SkipRestore,
+    Sabotage::SkipVaultLine,
+    Sabotage::SkipPowerFlush,
+    Sabotage::EmptyVaultEarly,
 ];
 
 #[test]

@@ -14,7 +14,7 @@ pub const SLOTS_MAX: usize = (1 << 24) - 2;
 /// The metadata of a line: sixteen bytes for 4 KiB, 0.4 %. The layout is fixed, because the table
 /// is in shared memory that outlives the process.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LineMeta {
     /// The line in this slot. [`LineKey::NONE`] if the slot is free; then `pins` links to the next
     /// free slot. [`LineKey::AWAY`] if its memory is given back.

@@ -17,8 +17,9 @@
 
 use super::journal::{Recovered, Refused};
 use super::machine::Writing;
-use super::rig::{Rig, restored_content};
+use super::rig::Rig;
 use super::store::{Disk, LogDevice};
+use super::ups::Left;
 use super::work::SECTORS;
 use super::{Limits, Tally};
 use crate::harness::dice::Dice;
@@ -38,6 +39,7 @@ struct Uncertain<'a> {
     units: Vec<usize>,
     /// The possible contents of each sector of the disk.
     disk: [Vec<u64>; SECTORS],
+    left: Left,
 }
 
 /// One image: the sectors of the journal's write that have been written, and the index of each disk
@@ -68,7 +70,7 @@ pub(super) fn check(
     // Reading the log gives the same result for both kinds of crash: the journal's device has no
     // volatile cache.
     let mut walks = Walks::new();
-    for crash in [Crash::Process, Crash::Power] {
+    for crash in rig.machine.crashes() {
         let uncertain = Uncertain::new(rig, crash);
         let images = uncertain.count();
         tally.crash_points += 1;
@@ -97,10 +99,7 @@ pub(super) fn check(
 impl<'a> Uncertain<'a> {
     fn new(rig: &'a Rig, crash: Crash) -> Self {
         let machine = &rig.machine;
-        let mut disk = match crash {
-            Crash::Power | Crash::Saved => machine.disk.possible(),
-            Crash::Process => machine.disk.content().map(|stamp| vec![stamp]),
-        };
+        let mut disk = machine.disk_after(crash);
         for (place, stamp) in machine.changes_under_way() {
             if !disk[place].contains(&stamp) {
                 disk[place].push(stamp);
@@ -118,7 +117,7 @@ impl<'a> Uncertain<'a> {
             _ => Vec::new(),
         };
         assert!(units.len() < UNITS_MAX, "a batch has fewer sectors");
-        Self { device, write, units, disk }
+        Self { device, write, units, disk, left: machine.left_by(crash) }
     }
 
     /// A hash of everything that the results of [`Uncertain::check`] depend on: the machine's kind,
@@ -127,7 +126,8 @@ impl<'a> Uncertain<'a> {
     fn fingerprint(&self, rig: &Rig, crash: Crash) -> u64 {
         let machine = &rig.machine;
         let mut hasher = DefaultHasher::new();
-        (crash == Crash::Power, machine.durability as u8, machine.tight).hash(&mut hasher);
+        (crash, machine.protected_by, machine.tight).hash(&mut hasher);
+        self.left.hash(&mut hasher);
         self.disk.hash(&mut hasher);
         (self.write, &self.units).hash(&mut hasher);
         if let Some(device) = self.device {
@@ -211,11 +211,10 @@ impl<'a> Uncertain<'a> {
                 })?)
             }
         };
-        let expected = restored_content(&content, recovered);
-        judge(rig, crash, &expected)?;
         let machine = &rig.machine;
-        let disk = Disk::with(content);
-        let mut next = Rig::after(machine, disk, recovered);
+        let mut next = Rig::after(machine, Disk::with(content), recovered, self.left.clone());
+        let expected = next.found_content();
+        judge(rig, crash, &expected)?;
         let oracle = &mut next.machine.oracle;
         (0..SECTORS).for_each(|at| oracle.restart(at as u64, expected[at]));
         // The restarted machine may also write content from before the crash.

@@ -2,9 +2,9 @@
 //! moment.
 
 use super::faults::{FaultKind, Faults};
-use super::machine::{Journal, Machine, Writing};
+use super::machine::{EnumeratedMachine, Journal, Writing};
 use super::store::LogDevice;
-use super::work::{Durability, SECTORS, places};
+use super::work::{ProtectedBy, SECTORS, places};
 use crate::harness::Sabotage;
 use crate::harness::journal::{Restored, read_piece, record};
 use crate::harness::memory::payload_of;
@@ -111,19 +111,19 @@ fn write_all(state: &mut JournalState<Vec<u8>>, device: &mut LogDevice) {
 
 impl Journal {
     /// A new journal on an empty device; `made` is the number of journals made before it.
-    pub(super) fn make(durability: Durability, made: u8) -> Self {
+    pub(super) fn make(protected_by: ProtectedBy, made: u8) -> Self {
         let id = JournalId([made; 16]);
         let mut state = JournalState::new(Log::format(id, SIZE_BYTES, GEOMETRY, buffers()));
         // A journal is durable before a volume is added to it.
         let mut device = LogDevice::new(SIZE_BYTES);
         write_all(&mut state, &mut device);
-        Self::with(state, device, durability)
+        Self::with(state, device, protected_by)
     }
 
     /// Resumes the log; `None` if it must be drained to the disk first.
-    pub(super) fn resume(recovered: &Recovered, durability: Durability) -> Option<Self> {
+    pub(super) fn resume(recovered: &Recovered, protected_by: ProtectedBy) -> Option<Self> {
         let log = Log::resume(&recovered.found, buffers()).ok()?;
-        Some(Self::with(JournalState::new(log), recovered.device.clone(), durability))
+        Some(Self::with(JournalState::new(log), recovered.device.clone(), protected_by))
     }
 
     /// Records a sector and waits until the record is durable.
@@ -137,14 +137,18 @@ impl Journal {
         write_all(&mut self.state, &mut self.device);
     }
 
-    fn with(mut state: JournalState<Vec<u8>>, device: LogDevice, durability: Durability) -> Self {
+    fn with(
+        mut state: JournalState<Vec<u8>>,
+        device: LogDevice,
+        protected_by: ProtectedBy,
+    ) -> Self {
         let number = state.log.add_volume("volume", super::machine::VOLUME_BYTES, IDENTITY);
         Self {
             number: number.expect("there is one volume"),
             state,
             device,
             writing: None,
-            durability: durability.of_journal().expect("the volume has a journal"),
+            durability: protected_by.journal().expect("the volume has a journal"),
             checkpoint: false,
             is_marked: false,
             failed_at: 0,
@@ -160,7 +164,7 @@ fn answers_due(journal: &mut Journal) -> Vec<Answer> {
     answers
 }
 
-impl Machine {
+impl EnumeratedMachine {
     /// Carries out a request, as the runtime does under the shard's lock.
     pub(super) fn take_request(
         &mut self,

@@ -5,13 +5,15 @@
 
 use super::faults::{FaultKind, Faults};
 use super::store::{Disk, LogDevice};
-use super::work::{Durability, FIRST, SECTORS, places};
+use super::ups::Ups;
+use super::work::{FIRST, ProtectedBy, SECTORS, places};
 use crate::harness::Sabotage;
 use crate::harness::io::Io;
 use crate::harness::memory::Memory;
 use crate::harness::oracle::{Oracle, POISON, Promise, ZERO};
-use crate::harness::shard::{PooledShard, VolumeSetup, release_pins, reply_stamps};
+use crate::harness::shard::{PoolSnapshot, PooledShard, VolumeSetup, release_pins, reply_stamps};
 use crate::harness::slab::Slab;
+use crate::harness::vault::VaultContent;
 use crate::policies::PolicyKind;
 use forebay_engine::{
     Answer, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId, Protection,
@@ -20,15 +22,15 @@ use forebay_engine::{
 use forebay_journal::LogWrite;
 use forebay_policy::Pace;
 use forebay_protect::{JournalState, admission, protection};
-use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
+use forebay_types::{Durability, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, Barrier, Host, JobId, Reply, Request, RequestKind, Streams};
 use std::collections::VecDeque;
 
 pub(super) const VOLUME: VolumeId = VolumeId(0);
 pub(super) const VOLUME_BYTES: u64 = (FIRST + SECTORS as u64) * SECTOR_BYTES;
 /// A stripe is two lines; the border between the regions is the border of two stripes.
-const STRIPES: Stripes = Stripes::new(2 * LINE_BYTES, 0);
-const SHARDS: usize = 2;
+pub(super) const STRIPES: Stripes = Stripes::new(2 * LINE_BYTES, 0);
+pub(super) const SHARDS: usize = 2;
 const LINES_PER_SHARD: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,13 +77,14 @@ pub(super) struct Journal {
     pub undrained: bool,
 }
 
-pub(super) struct Machine {
-    pub durability: Durability,
+pub(super) struct EnumeratedMachine {
+    pub protected_by: ProtectedBy,
     pub tight: bool,
     pub bug: Option<super::Bug>,
     pub shards: Vec<PooledShard>,
     pub disk: Disk,
     pub journal: Option<Journal>,
+    pub ups: Option<Ups>,
     pub oracle: Oracle,
     /// The oracle's time: advances with each submission and each answer.
     pub moment: u32,
@@ -100,17 +103,18 @@ pub(super) struct Machine {
     pub errors: u64,
 }
 
-impl Machine {
-    /// A machine with empty shards.
-    pub(super) fn new(durability: Durability, tight: bool, bug: Option<super::Bug>) -> Self {
-        let mut machine = Self {
-            durability,
+impl EnumeratedMachine {
+    /// A machine without a process.
+    pub(super) fn new(protected_by: ProtectedBy, tight: bool, bug: Option<super::Bug>) -> Self {
+        Self {
+            protected_by,
             tight,
             bug,
             shards: Vec::new(),
             disk: Disk::new(),
             journal: None,
-            oracle: Oracle::new(0, SECTORS as u64, durability == Durability::None),
+            ups: protected_by.has_ups().then(|| Ups::new(VaultContent::default())),
+            oracle: Oracle::new(0, SECTORS as u64, protected_by == ProtectedBy::Nothing),
             moment: 1,
             now_ms: 0,
             requests: Slab::default(),
@@ -122,27 +126,32 @@ impl Machine {
             event_log: None,
             faults: Faults::default(),
             errors: 0,
-        };
-        machine.make_shards();
-        machine
+        }
     }
 
-    pub(super) fn make_shards(&mut self) {
+    /// Makes the shards of a new process, empty or over the pool that a killed one has left.
+    pub(super) fn make_shards(&mut self, killed_pool: Option<PoolSnapshot>) {
         let mut config = ShardConfig::for_slots(LINES_PER_SHARD);
         config.dirty_age_ms = 1;
         if self.tight {
             config.dirty_lines_max = 1;
         }
+        let mut killed = killed_pool.into_iter().flatten();
+        let policies = (0..SHARDS).map(|_| PolicyKind::Lru.build(LINES_PER_SHARD));
+        let shards = policies.map(|policy| match killed.next() {
+            None => PooledShard::new(LINES_PER_SHARD, policy, config),
+            Some(part) => PooledShard::recover(part, policy, config).0,
+        });
+        self.shards = shards.collect();
         let setup = VolumeSetup {
-            protection: match self.durability {
-                Durability::None => Protection::None,
-                Durability::Ack | Durability::Flush => Protection::Journal,
+            protection: match self.protected_by {
+                ProtectedBy::Nothing => Protection::None,
+                ProtectedBy::Ups => Protection::Power,
+                _ => Protection::Journal,
             },
             ..VolumeSetup::write_back(VOLUME, VOLUME_BYTES, STRIPES)
         };
-        let shard = |number| {
-            let policy = PolicyKind::Lru.build(LINES_PER_SHARD);
-            let mut world = PooledShard::new(LINES_PER_SHARD, policy, config);
+        for (number, world) in self.shards.iter_mut().enumerate() {
             setup.add_to(&mut world.shard, number);
             let pace = Pace { beside_reads_milli: u64::MAX, ..Pace::DEFAULT };
             world.shard.volume_mut(VOLUME).set_pace(pace);
@@ -150,9 +159,7 @@ impl Machine {
             if let Some(super::Bug::Engine(bug)) = self.bug {
                 world.shard.plant(bug);
             }
-            world
-        };
-        self.shards = (0..SHARDS).map(shard).collect();
+        }
     }
 
     /// Drops everything that dies with the process.
@@ -205,9 +212,12 @@ impl Machine {
     }
 
     fn end_change(&mut self, pending: &PendingRequest, result: IoResult) {
-        let (journaled, each) =
-            (self.durability != Durability::None, self.durability == Durability::Ack);
-        let promise = result.is_ok().then(|| Promise::of(pending.request.kind, journaled, each));
+        let durability = self.protected_by.journal();
+        let (journaled, each) = (durability.is_some(), durability == Some(Durability::Ack));
+        let promise = result.is_ok().then(|| match self.is_ups_only() {
+            true => Promise::Stable,
+            false => Promise::of(pending.request.kind, journaled, each),
+        });
         let sectors = places(pending.request.range).map(|place| place as u64);
         self.oracle.end(sectors, pending.submitted, self.moment, promise);
     }
@@ -338,7 +348,7 @@ impl Machine {
     }
 }
 
-impl Host for Machine {
+impl Host for EnumeratedMachine {
     type Token = u32;
     type Memory = Memory;
     type Table = Vec<LineMeta>;
@@ -398,7 +408,8 @@ impl Host for Machine {
     }
 
     fn protection(&mut self, _: VolumeId) -> Protection {
-        protection(None, self.journal.as_ref().map(|journal| || journal.state.is_abandoned()))
+        let journal = self.journal.as_ref();
+        protection(self.gate(), journal.map(|journal| || journal.state.is_abandoned()))
     }
 
     fn admit_erase(&mut self, part: &Part) -> bool {
@@ -411,7 +422,7 @@ impl Host for Machine {
             .journal
             .as_mut()
             .map(|journal| (journal.state.admit(journal.number, part), journal.durability));
-        admission(part.range, fua, None, journal)
+        admission(part.range, fua, self.gate(), journal)
     }
 
     fn withdraw(&mut self, _: VolumeId) {

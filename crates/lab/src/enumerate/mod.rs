@@ -3,11 +3,11 @@
 //!
 //! The simulator draws large machines and long runs from seeds; this module runs a small machine
 //! through every short workload, like ACE and CrashMonkey (Mohan et al., OSDI 2018). A machine has
-//! one volume, whose workload lies on both sides of a region border, two shards and an optional
-//! journal. While it serves, any I/O in flight may end next, or the next operation may begin: all
-//! orders are followed, up to a limit (`walk.rs`). After each step, the shipped code recovers every
-//! image that a crash can leave, and the simulator's oracle checks it (`crash.rs`) according to the
-//! table in `docs/manual/protection.md`.
+//! one volume, whose workload lies on both sides of a region border, two shards, and a journal, a
+//! UPS, both or neither. While it serves, any I/O in flight may end next, or the next operation may
+//! begin: all orders are followed, up to a limit (`walk.rs`). After each step, the shipped code
+//! recovers every image that a crash can leave, and the simulator's oracle checks it (`crash.rs`)
+//! according to the table in `docs/manual/protection.md`.
 //!
 //! Simplifications: a sector is represented by a stamp, as in the simulator; sectors are atomic;
 //! after a crash that is part of the workload, the disk writes its cache before the next crash.
@@ -23,6 +23,7 @@ mod rig;
 mod rot;
 mod store;
 mod sweep;
+mod ups;
 mod walk;
 mod work;
 
@@ -31,7 +32,7 @@ pub use planted::Found;
 pub use report::{Failure, Limits, Summary, Tally};
 pub use rot::{RotSummary, rot};
 pub use sweep::{FaultSummary, scripts, sweep_faults};
-pub use work::{Durability, Operation, Workload};
+pub use work::{Operation, ProtectedBy, Workload};
 
 use crate::harness::Sabotage;
 use crate::harness::dice::Dice;

@@ -5,9 +5,10 @@
 //! machine as a crash would leave it.
 
 use super::journal::Recovered;
-use super::machine::{Journal, Machine, Origin, VOLUME, Writing};
+use super::machine::{EnumeratedMachine, Journal, Origin, VOLUME, Writing};
 use super::store::Disk;
-use super::work::{Durability, Operation, SECTORS, Workload, places};
+use super::ups::{Left, Ups};
+use super::work::{Operation, SECTORS, Workload, places};
 use super::{Bug, work};
 use crate::harness::journal::{Restored, request_of};
 use crate::harness::memory::{Memory, payload_of};
@@ -47,12 +48,14 @@ enum Stop {
 
 /// A machine and its remaining operations.
 pub(super) struct Rig {
-    pub machine: Machine,
-    dispatcher: Dispatcher<Machine>,
+    pub machine: EnumeratedMachine,
+    dispatcher: Dispatcher<EnumeratedMachine>,
     operations: Vec<Operation>,
     next: usize,
     phase: Phase,
     restoring: VecDeque<Restored>,
+    /// The content of the vault is being destaged.
+    is_destaging: bool,
     tries: u32,
     journals_made: u8,
     pub refused_starts: u64,
@@ -60,16 +63,17 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(workload: &Workload, bug: Option<Bug>) -> Self {
-        let mut machine = Machine::new(workload.durability, workload.tight, bug);
-        if workload.durability != Durability::None {
-            machine.journal = Some(Journal::make(workload.durability, 0));
+        let mut machine = EnumeratedMachine::new(workload.protected_by, workload.tight, bug);
+        machine.make_shards(None);
+        if workload.protected_by.journal().is_some() {
+            machine.journal = Some(Journal::make(workload.protected_by, 0));
         }
         let mut rig = Self::with(machine, workload.operations.clone());
         rig.deliver_answers();
         rig
     }
 
-    fn with(machine: Machine, operations: Vec<Operation>) -> Self {
+    fn with(machine: EnumeratedMachine, operations: Vec<Operation>) -> Self {
         Self {
             machine,
             dispatcher: Dispatcher::new(0),
@@ -77,6 +81,7 @@ impl Rig {
             next: 0,
             phase: Phase::Starting,
             restoring: VecDeque::new(),
+            is_destaging: false,
             tries: 0,
             journals_made: 0,
             refused_starts: 0,
@@ -84,11 +89,16 @@ impl Rig {
     }
 
     /// A machine like this one, without operations, that starts on these devices.
-    pub(super) fn after(machine: &Machine, disk: Disk, recovered: Option<&Recovered>) -> Self {
-        let machine = Machine::new(machine.durability, machine.tight, machine.bug);
+    pub(super) fn after(
+        machine: &EnumeratedMachine,
+        disk: Disk,
+        recovered: Option<&Recovered>,
+        left: Left,
+    ) -> Self {
+        let machine = EnumeratedMachine::new(machine.protected_by, machine.tight, machine.bug);
         let mut rig = Self::with(machine, Vec::new());
         rig.machine.disk = disk;
-        rig.start(recovered);
+        rig.start(recovered, left);
         rig
     }
 
@@ -239,8 +249,8 @@ impl Rig {
             Operation::Request(kind, range) => self.submit(Origin::Client, kind, range),
             Operation::Tick => self.tick(),
             Operation::Checkpoint => self.checkpoint(),
-            Operation::Kill => self.crash(Crash::Process, variant),
-            Operation::Power => self.crash(Crash::Power, variant),
+            Operation::Kill => self.crash(self.machine.crashes()[0], variant),
+            Operation::Power => self.crash(self.machine.crashes()[1], variant),
             Operation::Restart => self.phase = Phase::Stopping(Stop::Answering),
         }
     }
@@ -252,6 +262,7 @@ impl Rig {
                 self.dispatcher.tick(&mut self.machine, shard);
             }
         }
+        self.machine.maintain_ups();
         let wants = |journal: &Journal| {
             journal.state.log.wants_checkpoint()
                 || journal.state.log.failed().is_some() && journal.undrained
@@ -271,13 +282,12 @@ impl Rig {
     /// flight end.
     fn crash(&mut self, crash: Crash, variant: usize) {
         let survives = |at: usize| variant == 1 || variant == 2 && at.is_multiple_of(2);
+        let left = self.machine.left_by(crash);
         let machine = &mut self.machine;
+        let possible = machine.disk_after(crash);
         let mut content = machine.disk.content();
-        if crash == Crash::Power {
-            let stable = machine.disk.stable();
-            for (at, content) in content.iter_mut().enumerate().filter(|&(at, _)| !survives(at)) {
-                *content = stable[at];
-            }
+        for (at, content) in content.iter_mut().enumerate().filter(|&(at, _)| !survives(at)) {
+            *content = possible[at][0];
         }
         for (place, stamp) in machine.changes_under_way() {
             if survives(place) {
@@ -291,11 +301,16 @@ impl Rig {
         {
             journal.device.write_some(write.position, write.bytes_for(0), survives);
         }
-        self.start_again(crash);
+        self.start_on(left, crash);
     }
 
-    /// Starts the next process on the devices.
-    pub(super) fn start_again(&mut self, crash: Crash) {
+    /// Starts the next process after one whose pool is lost.
+    pub(super) fn start_again(&mut self) {
+        self.start_on(self.machine.left_by(Crash::Process), Crash::Process);
+    }
+
+    /// Starts the next process on the devices and on what a crash has left beside them.
+    fn start_on(&mut self, left: Left, crash: Crash) {
         self.machine.die();
         let recovered = match self.machine.journal.take() {
             None => None,
@@ -319,14 +334,17 @@ impl Rig {
                 }
             }
         };
-        let content = restored_content(&self.machine.disk.content(), recovered.as_ref());
+        self.start(recovered.as_ref(), left);
+        let content = self.found_content();
         self.check_content("after a crash", &content, crash);
         for (place, &found) in content.iter().enumerate() {
             self.machine.oracle.restart(place as u64, found);
         }
-        self.machine.make_shards();
-        self.dispatcher = Dispatcher::new(0);
-        self.start(recovered.as_ref());
+    }
+
+    /// The content that a process which starts has found.
+    pub(super) fn found_content(&self) -> [u64; SECTORS] {
+        overlaid(self.machine.visible_content(), &self.restoring)
     }
 
     fn check_content(&mut self, when: &str, content: &[u64; SECTORS], crash: Crash) {
@@ -337,21 +355,28 @@ impl Rig {
         }
     }
 
-    fn start(&mut self, recovered: Option<&Recovered>) {
+    fn start(&mut self, recovered: Option<&Recovered>, left: Left) {
         self.phase = Phase::Starting;
-        self.restoring.clear();
-        self.tries = 0;
-        let durability = self.machine.durability;
+        (self.tries, self.is_destaging) = (0, false);
+        self.machine.make_shards(left.pool);
+        self.dispatcher = Dispatcher::new(0);
+        self.restoring = left.vault.image().into();
+        let protected_by = self.machine.protected_by;
         match recovered {
-            None if durability == Durability::None => {}
-            None => self.machine.journal = Some(Journal::make(durability, self.journals_made)),
-            Some(recovered) => match Journal::resume(recovered, durability) {
+            None if protected_by.journal().is_none() => {}
+            None => self.machine.journal = Some(Journal::make(protected_by, self.journals_made)),
+            Some(recovered) => match Journal::resume(recovered, protected_by) {
                 Some(journal) => {
                     self.machine.journal = Some(journal);
-                    self.restoring = recovered.pieces.iter().cloned().collect();
+                    if left.vault.is_empty() {
+                        self.restoring = recovered.pieces.iter().cloned().collect();
+                    }
                 }
                 None => self.drain(recovered),
             },
+        }
+        if let Some(ups) = &mut self.machine.ups {
+            *ups = Ups::new(left.vault);
         }
         if self.machine.strikes(Sabotage::LoseGeneration)
             && recovered.is_some()
@@ -366,11 +391,11 @@ impl Rig {
 
     /// Writes the log's data to the disk directly, because the log has no space for another start.
     fn drain(&mut self, recovered: &Recovered) {
-        let content = restored_content(&self.machine.disk.content(), Some(recovered));
+        let content = overlaid(self.machine.disk.content(), &recovered.pieces);
         self.machine.disk = Disk::with(content);
         let mut recovered = recovered.clone();
         recovered.found.drop_records();
-        let journal = Journal::resume(&recovered, self.machine.durability);
+        let journal = Journal::resume(&recovered, self.machine.protected_by);
         self.machine.journal = Some(journal.expect("an empty log can be resumed"));
     }
 
@@ -381,7 +406,10 @@ impl Rig {
 
     fn continue_start(&mut self) {
         if self.machine.ended.is_some_and(|result| result.is_ok()) {
-            self.restoring.pop_front();
+            match std::mem::take(&mut self.is_destaging) {
+                true => self.empty_vault(),
+                false => drop(self.restoring.pop_front()),
+            }
             self.tries = 0;
         }
         self.machine.ended = None;
@@ -390,6 +418,10 @@ impl Rig {
             return;
         }
         let Some((piece, stamps)) = self.restoring.front() else {
+            if self.machine.ups.as_ref().is_some_and(|ups| !ups.vault.is_empty()) {
+                self.destage_vault();
+                return;
+            }
             if let Some(journal) = &mut self.machine.journal {
                 if journal.state.unrecorded_failure().is_some() {
                     self.fail_start();
@@ -397,6 +429,7 @@ impl Rig {
                 }
                 journal.state.serve(journal.number);
             }
+            self.machine.maintain_ups();
             self.phase = Phase::Serving;
             return;
         };
@@ -414,6 +447,18 @@ impl Rig {
         };
         let (token, _) = self.machine.register(Origin::Machine, request);
         self.dispatcher.submit(&mut self.machine, token, request, payload);
+    }
+
+    fn destage_vault(&mut self) {
+        if self.machine.strikes(Sabotage::EmptyVaultEarly) {
+            self.empty_vault();
+        }
+        (self.tries, self.is_destaging) = (self.tries + 1, true);
+        self.submit(Origin::Machine, RequestKind::Destage, WHOLE);
+    }
+
+    fn empty_vault(&mut self) {
+        self.machine.ups.as_mut().expect("there is a UPS").vault.clear();
     }
 
     fn continue_stop(&mut self, stop: Stop) {
@@ -445,7 +490,7 @@ impl Rig {
                 }
                 self.phase = Phase::Stopping(Stop::Closing);
             }
-            Stop::Closing => self.start_again(Crash::Process),
+            Stop::Closing => self.start_again(),
         }
     }
 
@@ -498,16 +543,13 @@ impl Rig {
     }
 }
 
-/// The content of a disk together with that of the journal.
-pub(super) fn restored_content(
-    content: &[u64; SECTORS],
-    recovered: Option<&Recovered>,
+/// The content with these pieces restored to it.
+pub(super) fn overlaid<'a>(
+    mut content: [u64; SECTORS],
+    pieces: impl IntoIterator<Item = &'a Restored>,
 ) -> [u64; SECTORS] {
-    let mut content = *content;
-    if let Some(recovered) = recovered {
-        for (place, stamp) in recovered.overlay().into_iter().enumerate() {
-            content[place] = stamp.unwrap_or(content[place]);
-        }
+    for (piece, stamps) in pieces {
+        content[places(piece.range)].copy_from_slice(stamps);
     }
     content
 }

@@ -12,9 +12,9 @@
 use super::faults::Faults;
 use super::journal::{Recovered, Refused};
 use super::machine::Journal;
-use super::rig::{Rig, restored_content};
+use super::rig::{Rig, overlaid};
 use super::store::LogDevice;
-use super::work::{Durability, SECTORS, Workload};
+use super::work::{SECTORS, Workload};
 use crate::harness::oracle::{Crash, ZERO, describe_stamp, stamp};
 use crate::harness::parallel::panic_text;
 use forebay_journal::FoundRecord;
@@ -89,11 +89,7 @@ pub fn rot(workload: &Workload, bits_each: u8) -> RotSummary {
     let mut summary = RotSummary::default();
     let mut rig = Rig::new(workload, None);
     rig.run_to_completion();
-    let Some(journal) =
-        rig.machine.journal.as_ref().filter(|_| workload.durability != Durability::None)
-    else {
-        return summary;
-    };
+    let Some(journal) = &rig.machine.journal else { return summary };
     let device = journal.device.clone();
     let Ok(whole) = Recovered::read(device.clone(), &mut Faults::default(), false) else {
         summary.broken += 1;
@@ -149,8 +145,9 @@ fn start(rig: &Rig, whole: &Recovered, rot: Rot) -> Result<End, String> {
     let content = rig.machine.disk.content();
     match Recovered::read(device.clone(), &mut Faults::default(), false) {
         Ok(recovered) => {
+            let restored = overlaid(content, &recovered.pieces);
             let lost = (0..SECTORS).find_map(|at| {
-                let found = restored_content(&content, Some(&recovered))[at];
+                let found = restored[at];
                 (!rig.machine.oracle.check_crash(at as u64, found, Crash::Process))
                     .then_some((at, found))
             });
@@ -187,7 +184,7 @@ fn lacks_the_last_batch(whole: &Recovered, recovered: &Recovered) -> bool {
 fn check_resumed(rig: &Rig, accepted: &Recovered) -> Result<(), String> {
     const NEW: u64 = stamp(0, 0, u32::MAX);
     let machine = &rig.machine;
-    let Some(mut journal) = Journal::resume(accepted, machine.durability) else { return Ok(()) };
+    let Some(mut journal) = Journal::resume(accepted, machine.protected_by) else { return Ok(()) };
     journal.write_durably(0, NEW);
     let again = Recovered::read(journal.device, &mut Faults::default(), true);
     match again.map(|again| again.overlay()[0]) {

@@ -10,10 +10,9 @@
 use super::crash::{self, Seen};
 use super::faults::{Fault, FaultKind};
 use super::rig::Rig;
-use super::work::{Durability, Operation, Workload};
+use super::work::{Operation, ProtectedBy, Workload};
 use super::{Limits, Tally};
 use crate::harness::dice::Dice;
-use crate::harness::oracle::Crash;
 use crate::harness::parallel::panic_text;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -131,7 +130,7 @@ fn run_to_end(rig: &mut Rig, pace: Pace, crashes: &mut u64) -> Result<(), String
     loop {
         if rig.is_down() {
             rig.machine.faults.heal();
-            rig.start_again(Crash::Process);
+            rig.start_again();
         }
         if rig.ends_next() && rig.is_draining() {
             drain(rig);
@@ -146,7 +145,8 @@ fn run_to_end(rig: &mut Rig, pace: Pace, crashes: &mut u64) -> Result<(), String
             Pace::Eager => choices.saturating_sub(1),
         });
         rig.machine.violation.take().map_or(Ok(()), Err)?;
-        if rig.has_unrecorded_failure() {
+        // Once the failure is recorded, a UPS replaces the journal.
+        if rig.has_unrecorded_failure() || rig.machine.has_ups_for_journal() {
             let mut tally = Tally::default();
             crash::check(rig, &LIMITS, &mut Dice::new(0), &mut seen, &mut tally)?;
             *crashes += tally.crash_points - tally.repeated;
@@ -156,7 +156,7 @@ fn run_to_end(rig: &mut Rig, pace: Pace, crashes: &mut u64) -> Result<(), String
     drain(rig);
     rig.verify();
     rig.machine.violation.take().map_or(Ok(()), Err)?;
-    rig.start_again(Crash::Process);
+    rig.start_again();
     rig.run_to_completion();
     rig.verify();
     rig.machine.violation.take().map_or(Ok(()), Err)
@@ -205,11 +205,11 @@ pub fn scripts() -> Vec<Workload> {
         &[border, kill, border, kill, border, checkpoint, power, read],
         &[partial, zero, fua, trim, border, flush, tick, restart, read],
     ];
-    let machines = Durability::ALL
+    let machines = ProtectedBy::ALL
         .into_iter()
-        .flat_map(|durability| [(durability, false), (durability, true)]);
-    let with = |(durability, tight)| {
-        scripts.map(|operations| Workload { durability, tight, operations: operations.to_vec() })
+        .flat_map(|protected_by| [(protected_by, false), (protected_by, true)]);
+    let with = |(protected_by, tight)| {
+        scripts.map(|operations| Workload { protected_by, tight, operations: operations.to_vec() })
     };
     machines.flat_map(with).collect()
 }

@@ -3,7 +3,7 @@
 use crate::harness::WHOLE;
 use crate::harness::dice::Dice;
 use crate::named::named;
-use forebay_types::{ByteRange, REGION_BYTES, SECTOR_BYTES};
+use forebay_types::{ByteRange, Durability, REGION_BYTES, SECTOR_BYTES};
 use forebay_volume::RequestKind;
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub enum Operation {
     Checkpoint,
     /// The process is killed, and the next one starts.
     Kill,
-    /// Power fails and returns.
+    /// Power fails and returns. A UPS bridges the dump of the data that it protects.
     Power,
     /// The process is stopped and started by the operator.
     Restart,
@@ -109,33 +109,41 @@ impl fmt::Display for Operation {
 }
 
 named! {
-    /// The protection of the machine's volume.
-    "protection" enum Durability {
-        /// None: dirty data is in memory only.
-        None = "none",
+    /// What protects the dirty data of the machine's volume.
+    "protection" enum ProtectedBy {
+        /// Nothing: dirty data is in memory only.
+        Nothing = "none",
+        /// A UPS, which bridges each loss of power until a vault has the dirty data.
+        Ups = "ups",
         /// A journal with `durability=ack`: each write is recorded before its acknowledgement.
         Ack = "journal, ack",
         /// A journal with `durability=flush`: writes are recorded by the next flush.
         Flush = "journal, flush",
+        /// A journal with `durability=ack`, and the UPS once the journal has failed.
+        AckAndUps = "journal+ups, ack",
     }
 }
 
-impl Durability {
+impl ProtectedBy {
     /// When the journal acknowledges writes, if there is one.
-    pub(super) const fn of_journal(self) -> Option<forebay_types::Durability> {
+    pub(super) const fn journal(self) -> Option<Durability> {
         match self {
-            Self::None => None,
-            Self::Ack => Some(forebay_types::Durability::Ack),
-            Self::Flush => Some(forebay_types::Durability::Flush),
+            Self::Nothing | Self::Ups => None,
+            Self::Ack | Self::AckAndUps => Some(Durability::Ack),
+            Self::Flush => Some(Durability::Flush),
         }
+    }
+
+    pub(super) const fn has_ups(self) -> bool {
+        matches!(self, Self::Ups | Self::AckAndUps)
     }
 }
 
 /// A machine and its operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// The protection of its volume.
-    pub durability: Durability,
+    /// What protects its volume.
+    pub protected_by: ProtectedBy,
     /// Whether each shard may have only one dirty line, so that other writes go through to the
     /// disk.
     pub tight: bool,
@@ -147,13 +155,13 @@ impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<String> = self.operations.iter().map(Operation::to_string).collect();
         let limit = if self.tight { "low" } else { "high" };
-        write!(f, "{}; {limit} dirty limit: {}", self.durability, words.join(", "))
+        write!(f, "{}; {limit} dirty limit: {}", self.protected_by, words.join(", "))
     }
 }
 
 /// The number of workloads with `length` operations.
 pub(super) const fn count(length: u32) -> u64 {
-    (Operation::ALL.len() as u64).pow(length) * Durability::ALL.len() as u64 * 2
+    (Operation::ALL.len() as u64).pow(length) * ProtectedBy::ALL.len() as u64 * 2
 }
 
 /// Workload number `index` among those with `length` operations.
@@ -163,20 +171,21 @@ pub(super) fn workload(length: u32, mut index: u64) -> Workload {
         index /= base as u64;
         digit
     };
-    let (durability, tight) = (Durability::ALL[digit(3)], digit(2) == 1);
+    let protected_by = ProtectedBy::ALL[digit(ProtectedBy::ALL.len())];
+    let tight = digit(2) == 1;
     let operations = (0..length).map(|_| Operation::ALL[digit(Operation::ALL.len())]).collect();
-    Workload { durability, tight, operations }
+    Workload { protected_by, tight, operations }
 }
 
 /// Workloads whose numbers are equal modulo this have the same machine and the same first
 /// operation.
-pub(super) const GROUPS: u64 = (Operation::ALL.len() * Durability::ALL.len() * 2) as u64;
+pub(super) const GROUPS: u64 = (Operation::ALL.len() * ProtectedBy::ALL.len() * 2) as u64;
 
 /// A random workload.
 pub(super) fn random(dice: &mut Dice) -> Workload {
-    let (durability, tight) = (dice.pick(&Durability::ALL), dice.chance(500_000));
+    let (protected_by, tight) = (dice.pick(&ProtectedBy::ALL), dice.chance(500_000));
     let operations = (0..dice.range(3, 10)).map(|_| Operation::draw(dice)).collect();
-    Workload { durability, tight, operations }
+    Workload { protected_by, tight, operations }
 }
 
 /// The range that workloads use.

@@ -17,6 +17,7 @@ pub(crate) mod queue;
 mod sabotage;
 pub(crate) mod shard;
 pub(crate) mod slab;
+pub(crate) mod vault;
 
 pub use sabotage::Sabotage;
 

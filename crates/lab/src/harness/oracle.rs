@@ -128,9 +128,11 @@ impl Promise {
 }
 
 /// What is lost in a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Crash {
-    /// The process is lost, the disk is not.
+    /// The process is lost; its pool and the disk are not.
+    Kill,
+    /// The process and its pool are lost, the disk is not.
     Process,
     /// The disk's volatile cache is lost, too.
     Power,
@@ -253,6 +255,7 @@ impl Oracle {
             return found == state.base;
         }
         let (least, flushed) = match crash {
+            Crash::Kill => (Promise::Seen, self.flushed.max(self.kept)),
             Crash::Process => (Promise::OnDisk, self.flushed.max(self.kept)),
             Crash::Saved => (Promise::Kept, self.flushed.max(self.kept)),
             Crash::Power => (Promise::Stable, self.flushed),

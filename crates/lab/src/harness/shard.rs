@@ -68,6 +68,9 @@ impl VolumeSetup {
     }
 }
 
+/// The tables and the data of the shards of a killed process.
+pub(crate) type PoolSnapshot = Vec<(Vec<LineMeta>, Vec<u64>)>;
+
 pub(crate) struct PooledShard {
     pub shard: LabShard,
     /// Eight stamps per slot.

@@ -5,11 +5,10 @@
 
 use super::device::disk::sectors_of;
 use super::driver::Simulation;
-use super::kill::PoolSnapshot;
 use super::resize::{check_given_back, given_back_in};
 use super::world::World;
 use crate::harness::oracle::describe_stamp;
-use crate::harness::shard::PooledShard;
+use crate::harness::shard::{PoolSnapshot, PooledShard};
 use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::LineKey;
 use forebay_journal::Found;

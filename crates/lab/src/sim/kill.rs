@@ -4,8 +4,8 @@
 //! of the killed process are ignored.
 
 use super::run::Run;
-use crate::harness::shard::PooledShard;
-use forebay_engine::{LineMeta, MemoryStep, Slot};
+use crate::harness::shard::{PoolSnapshot, PooledShard};
+use forebay_engine::{MemoryStep, Slot};
 use forebay_types::SECTOR_BYTES;
 
 /// The maximum number of sectors that are copied before a scheduled kill.
@@ -13,9 +13,6 @@ const SECTORS_MAX: u64 = 40;
 /// A scheduled kill that has not interrupted a memory step after this number of events occurs
 /// between two events.
 const EVENTS_MAX: u64 = 100;
-
-/// The tables and the data of the shards of a killed process.
-pub(crate) type PoolSnapshot = Vec<(Vec<LineMeta>, Vec<u64>)>;
 
 #[derive(Default)]
 pub(crate) struct Kill {

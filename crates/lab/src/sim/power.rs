@@ -22,13 +22,12 @@ use crate::harness::dice::{Dice, Ppm};
 use crate::harness::journal::Restored;
 use crate::harness::oracle::{Crash, Promise, is_change};
 use crate::harness::shard::PooledShard;
+use crate::harness::vault::VaultContent;
 use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::LineKey;
-use forebay_journal::Piece;
 use forebay_protect::{DumpStep, PowerGate, PowerOrder, PowerSequence, VolumePower};
-use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
+use forebay_types::{IoError, IoResult, LINE_BYTES, VolumeId};
 use forebay_volume::{Request, RequestKind};
-use std::collections::BTreeMap;
 
 /// The probability that a step of a dump fails, and is repeated.
 const STEP_FAILURE: Ppm = 50_000;
@@ -84,8 +83,8 @@ pub(crate) struct Power {
     is_failing: bool,
     /// The moment when the gate closed, if it is closed.
     closed: Option<u32>,
-    /// For each volume, the content of sectors by number.
-    vault: Vec<BTreeMap<u64, u64>>,
+    /// For each volume.
+    vault: Vec<VaultContent>,
 }
 
 impl Power {
@@ -98,7 +97,7 @@ impl Power {
             order: PowerOrder::default(),
             is_failing: false,
             closed: Some(0),
-            vault: vec![BTreeMap::new(); plan.volumes.len()],
+            vault: vec![VaultContent::default(); plan.volumes.len()],
         }
     }
 
@@ -262,16 +261,8 @@ impl Power {
     pub(crate) fn dump_lines(&mut self, run: &mut Run, one: &PooledShard, volume: VolumeId) {
         let keys: Vec<LineKey> = one.shard.volume(volume).dirty_keys().collect();
         for key in keys {
-            if run.strikes(Sabotage::SkipVaultLine) {
-                continue;
-            }
-            let Some(line) = one.shard.dirty_line(key) else { continue };
-            let vault = &mut self.vault[usize::from(volume.0)];
-            for (offset, len) in line.runs() {
-                for at in (offset..offset + len).step_by(SECTOR_BYTES as usize) {
-                    let sector = (key.offset() + u64::from(at)) / SECTOR_BYTES;
-                    vault.insert(sector, one.stamp(line.slot, at));
-                }
+            if !run.strikes(Sabotage::SkipVaultLine) {
+                self.vault[usize::from(volume.0)].dump(one, key);
             }
         }
     }
@@ -283,21 +274,7 @@ impl Power {
 
     /// The content of the vault of a volume.
     pub(crate) fn vault_image(&self, volume: VolumeId) -> Vec<Restored> {
-        let mut image: Vec<Restored> = Vec::new();
-        for (&sector, &stamp) in &self.vault[usize::from(volume.0)] {
-            let offset = sector * SECTOR_BYTES;
-            match image.last_mut() {
-                Some((piece, stamps)) if piece.range.end() == offset => {
-                    piece.range.len += SECTOR_BYTES;
-                    stamps.push(stamp);
-                }
-                _ => {
-                    let range = ByteRange::new(offset, SECTOR_BYTES);
-                    image.push((Piece { range, position: Some(0) }, vec![stamp]));
-                }
-            }
-        }
-        image
+        self.vault[usize::from(volume.0)].image()
     }
 
     /// Empties the vault for a volume whose disk has the content.
@@ -375,7 +352,7 @@ impl Simulation {
                         return false;
                     }
                     if !fails {
-                        self.world.power.vault.iter_mut().for_each(BTreeMap::clear);
+                        self.world.power.vault.iter_mut().for_each(VaultContent::clear);
                     }
                 }
                 DumpStep::Resume => self.resume(),
@@ -401,7 +378,7 @@ impl Simulation {
     }
 
     fn dump(&mut self, volumes: &[VolumeId]) {
-        self.world.power.vault.iter_mut().for_each(BTreeMap::clear);
+        self.world.power.vault.iter_mut().for_each(VaultContent::clear);
         for shard in 0..self.world.shards.len() {
             for &volume in volumes {
                 let World { run, shards, power, .. } = &mut self.world;

@@ -62,7 +62,7 @@ impl Simulation {
                     disk.lose_power(run.plan.device.survive, &mut run.dice);
                 }
                 // The disk writes its cache before the next crash.
-                Crash::Process => disk.flush(),
+                Crash::Process | Crash::Kill => disk.flush(),
             }
         }
         let found = world.journal.crash(run, expected);
