@@ -21,6 +21,9 @@ use text::MetricsText;
 /// The type of the answer.
 pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// About the length of the samples of one volume.
+const VOLUME_BYTES: usize = 8 << 10;
+
 /// The figures that the metrics show.
 #[derive(Clone, Debug, Default)]
 pub struct Measurements {
@@ -33,7 +36,7 @@ pub struct Measurements {
 
 /// The metrics as text.
 pub fn metrics(measured: &Measurements) -> String {
-    let mut text = MetricsText::default();
+    let mut text = MetricsText::with_capacity((1 + measured.status.volumes.len()) * VOLUME_BYTES);
     program(&mut text, &measured.status);
     volumes(&mut text, measured);
     journals(&mut text, &measured.status.journals);
