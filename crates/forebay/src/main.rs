@@ -6,6 +6,7 @@
 //! with 2 if a device is not usable, and the server with `keeper::UPGRADE_CODE` for an upgrade.
 
 mod advise;
+mod alerts;
 mod arguments;
 mod cli;
 mod client;
@@ -17,6 +18,7 @@ mod reliance;
 mod report;
 mod serve;
 mod signals;
+mod space;
 mod usage;
 
 use anyhow::Context;
