@@ -8,6 +8,7 @@ use forebay_api::{TRACE_BYTES_MIN, TRACE_SECONDS_MAX};
 use forebay_config::{
     ConfigResult, ServerChange, Settings, SettingsSource, VolumeSpec, default_state,
 };
+use forebay_terminal::units::seconds_with_unit;
 use forebay_types::{PROGRAM_SETTINGS, Setting, Size, VOLUME_SETTINGS};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -95,29 +96,6 @@ pub(crate) struct TopArguments {
     pub(crate) state: StateArguments,
 }
 
-/// Arguments of `forebay advise`.
-#[derive(Args, Debug)]
-pub(crate) struct AdviseArguments {
-    /// Block devices to observe, each as a path or as a name below /dev [default: judge the volumes
-    /// of a running forebay]
-    #[arg(value_name = "DEVICE")]
-    pub(crate) devices: Vec<PathBuf>,
-    /// Observe all block devices
-    #[arg(long, conflicts_with = "devices")]
-    pub(crate) all: bool,
-    /// Observation time, 1s to 1d [default: 60s]
-    #[arg(long, value_name = "TIME", value_parser = observation_time)]
-    pub(crate) time: Option<Duration>,
-    /// Memory that a cache may have for data [default: half of the machine's]
-    #[arg(long, value_name = "SIZE", value_parser = observation_memory)]
-    pub(crate) memory: Option<Size>,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) state: StateArguments,
-}
-
 /// Arguments of `forebay trace`.
 #[derive(Args, Debug)]
 pub(crate) struct TraceArguments {
@@ -138,30 +116,6 @@ pub(crate) struct TraceArguments {
     pub(crate) anonymize: bool,
     #[command(flatten)]
     pub(crate) state: StateArguments,
-}
-
-/// Parses the length of an observation: a number with a unit.
-fn observation_time(text: &str) -> Result<Duration, String> {
-    let seconds = seconds_with_unit(text).filter(|seconds| (1..=86_400).contains(seconds));
-    let error = || format!("--time {text} is invalid: write 1s to 1d, as in 60s, 10m or 2h");
-    seconds.map(Duration::from_secs).ok_or_else(error)
-}
-
-/// Parses a whole number with the unit `s`, `m`, `h` or `d`, to seconds.
-pub(crate) fn seconds_with_unit(text: &str) -> Option<u64> {
-    let units = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
-    units.into_iter().find_map(|(unit, seconds)| {
-        text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(seconds)
-    })
-}
-
-/// Parses the memory that is divided between observed devices: from a MiB to 64 TiB.
-fn observation_memory(text: &str) -> Result<Size, String> {
-    let size = text.parse::<Size>().map_err(|error| format!("--memory: {error}"))?;
-    if (1 << 20..=64 << 40).contains(&size.bytes()) {
-        return Ok(size);
-    }
-    Err(format!("--memory {text} is invalid: write 1MiB to 64TiB"))
 }
 
 /// Parses the time of `trace`: 1 second to a week.

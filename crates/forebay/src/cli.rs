@@ -1,12 +1,13 @@
 //! The command line: every command with its help.
 
 use crate::arguments::{
-    AdviseArguments, ForceArguments, PinArguments, ServeArguments, ShowArguments, StateArguments,
-    StatusArguments, TopArguments, TraceArguments, UnpinArguments, VolumeCommand, last_requests,
+    ForceArguments, PinArguments, ServeArguments, ShowArguments, StateArguments, StatusArguments,
+    TopArguments, TraceArguments, UnpinArguments, VolumeCommand, last_requests,
     server_settings_help,
 };
 use crate::client::analyze::AnalyzeCommand;
 use clap::{Parser, Subcommand};
+use forebay_advise::AdviseArguments;
 use forebay_rescue::RescueCommand;
 
 /// A block cache between clients and disks.
@@ -67,7 +68,12 @@ pub(crate) enum Command {
         them. The reads that a cache of each size would have served are found by a replay through \
         the server's own eviction policy. If interrupted, it reports on the time observed so far."
     )]
-    Advise(AdviseArguments),
+    Advise {
+        #[command(flatten)]
+        arguments: AdviseArguments,
+        #[command(flatten)]
+        state: StateArguments,
+    },
     /// Show the last slow requests of clients, and what each waited for
     #[command(long_about = "Show the last slow requests of clients, and what each waited for.\nA \
         request is slow from the latency on that the setting slow of its volume says. The last 64 \

@@ -5,7 +5,7 @@
 //! success, 1 for failure, 2 for an invalid command line or configuration. `rescue` also exits
 //! with 2 if a device is not usable, and the server with `keeper::UPGRADE_CODE` for an upgrade.
 
-mod advise;
+mod alerts;
 mod arguments;
 mod cli;
 mod client;
@@ -17,6 +17,7 @@ mod reliance;
 mod report;
 mod serve;
 mod signals;
+mod space;
 mod usage;
 
 use anyhow::Context;
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
         Command::Top(arguments) => client::top::top(&arguments),
         Command::Stats { name, show } => client::stats(name.as_deref(), &show),
         Command::Analyze(command) => client::analyze::analyze(command),
-        Command::Advise(arguments) => advise::advise(&arguments),
+        Command::Advise { arguments, state } => client::advise::advise(&arguments, &state),
         Command::Volume(command) => client::volume(command),
         Command::Pin(arguments) => client::pins::pin(&arguments),
         Command::Unpin(arguments) => client::pins::unpin_places(&arguments),

@@ -1,6 +1,6 @@
 //! Errors as the program shows them: one line on standard error, and an exit code.
 
-use crate::serve::AllocateError;
+use crate::space::AllocateError;
 use crate::usage;
 use clap::error::ErrorKind as UsageKind;
 use forebay_api::{ErrorKind, Problem};

@@ -151,6 +151,14 @@ impl Conn {
         u64::from(payload) + unsent as u64
     }
 
+    /// Records that a message is being sent, which the client must fetch in time.
+    pub(crate) fn begin_send(&mut self, fetch_by: Instant) {
+        // The kernel reads the memory of a message until its send ends.
+        assert!(!self.sending, "one message is sent at a time");
+        self.sending = true;
+        self.fetch_by = Some(fetch_by);
+    }
+
     /// Whether every reply has been sent.
     pub(crate) fn has_sent(&self) -> bool {
         !self.sending && self.queued.is_empty() && self.active.is_empty()

@@ -23,6 +23,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     pub(crate) fn on_extents(&mut self, query: &ExtentQuery, extents: &[Extent]) {
         let index = query.client.number;
         let Some(conn) = self.nbd.conns.get(index) else { return };
+        assert_eq!(conn.client, query.client, "extents of an earlier client");
         let is_same =
             |request: &NbdRequest| request.cookie == query.cookie && request.range() == query.range;
         let Some(at) = conn.status_requests.iter().position(is_same) else { return };

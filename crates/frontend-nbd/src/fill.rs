@@ -53,6 +53,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         let Some(conn) = self.nbd.conns.get(index) else {
             return self.release_abandoned(index, false);
         };
+        assert!(conn.filling, "a direct receive ends once");
         conn.filling = false;
         if conn.broken || matches!(conn.phase, ConnPhase::Draining) {
             conn.partial = None;

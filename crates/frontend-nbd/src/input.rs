@@ -30,6 +30,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         more: bool,
     ) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
+        debug_assert!(conn.receiving && !conn.filling, "bytes were received out of order");
         conn.receiving = more;
         if conn.broken {
             self.nbd.conns.mark_pending(index);
@@ -310,6 +311,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             None => PayloadTarget::Memory(Memory::new(payload_len)),
         };
         let Some(conn) = self.nbd.conns.get(index) else { return };
+        assert!(conn.partial.is_none(), "the payload of another request is being received");
         let end = timeouts.payload_end(now, payload_len as u64);
         conn.partial =
             Some(PartialWrite { request, target, filled: 0, end, _reservation: reservation });
@@ -433,6 +435,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     /// Starts TLS, after the last plaintext reply has been sent.
     pub(crate) fn start_tls(&mut self, index: u32) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
+        assert!(conn.has_sent() && conn.tls.is_none(), "plaintext is sent after TLS has begun");
         conn.tls_next = false;
         if !conn.input.is_empty() {
             // Plaintext input would be parsed as if it had been authenticated by TLS.

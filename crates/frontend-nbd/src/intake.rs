@@ -50,14 +50,17 @@ impl PartialWrite {
             PayloadTarget::Memory(memory) => {
                 memory.bytes_mut()[self.filled..self.filled + copied].copy_from_slice(rest);
             }
-            PayloadTarget::Pool(staged) => staged.each_piece(self.filled, |start, len| {
-                let (now, later) = rest.split_at(len.min(rest.len()));
-                // SAFETY: inside a slot staged for this payload: no other code reads or writes it,
-                // and no call that receives into it is in flight.
-                unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), start, now.len()) };
-                rest = later;
-                !rest.is_empty()
-            }),
+            PayloadTarget::Pool(staged) => {
+                staged.each_piece(self.filled, |start, len| {
+                    let (now, later) = rest.split_at(len.min(rest.len()));
+                    // SAFETY: inside a slot staged for this payload: no other code reads or writes
+                    // it, and no call that receives into it is in flight.
+                    unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), start, now.len()) };
+                    rest = later;
+                    !rest.is_empty()
+                });
+                assert!(rest.is_empty(), "a payload is longer than its staged slots");
+            }
         }
         self.filled += copied;
         copied
@@ -65,7 +68,7 @@ impl PartialWrite {
 
     /// The request and its complete payload.
     pub(crate) fn payload(self) -> (NbdRequest, Payload<'static, Memory>) {
-        debug_assert_eq!(self.left(), 0);
+        assert_eq!(self.left(), 0, "a payload without its end would be written");
         let payload = match self.target {
             PayloadTarget::Pool(staged) => Payload::Staged(staged.take()),
             PayloadTarget::Memory(memory) => Payload::Owned(memory),
@@ -95,6 +98,9 @@ impl PartialWrite {
                 push(rest.as_mut_ptr(), rest.len());
             }
         }
+        // The header of the next request follows the payload in the same message.
+        let bytes: usize = iovecs.iter().map(|vector| vector.iov_len).sum();
+        debug_assert!(bytes == self.left() || iovecs.len() == IOVECS_MAX, "{bytes} of a payload");
     }
 }
 

@@ -50,8 +50,19 @@ impl ReplyOutput {
         self.bytes
     }
 
+    /// Whether some of it has been sent.
+    const fn is_begun(&self) -> bool {
+        self.sent > 0 || self.sent_bytes > 0
+    }
+
+    /// Whether it has no reply, no pin and no memory.
+    pub(crate) const fn holds_nothing(&self) -> bool {
+        self.bytes == 0 && self.pinned.is_empty() && self.memories.is_empty()
+    }
+
     /// Appends what `write` appends to the header buffer.
     pub(crate) fn push_header(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        debug_assert!(!self.is_begun(), "the header buffer of a message must not move");
         let from = self.headers.len();
         write(&mut self.headers);
         let len = self.headers.len() - from;
@@ -73,6 +84,7 @@ impl ReplyOutput {
         segments: &[ReplySegment],
         memory: Option<&Memory>,
     ) {
+        debug_assert!(!self.is_begun(), "replies are added to a message that is being sent");
         for &ReplySegment { shard, segment } in segments {
             let base = match segment.place {
                 Place::Slot { slot, offset } => {
@@ -146,6 +158,7 @@ impl ReplyOutput {
         self.sent_bytes = bytes;
         let done = self.is_empty();
         if done {
+            debug_assert_eq!(bytes, 0, "more bytes are sent than replies have");
             self.clear(pool);
         }
         done
@@ -153,6 +166,7 @@ impl ReplyOutput {
 
     /// Passes everything to `write`, and clears the output.
     pub(crate) fn drain_to(&mut self, pool: &impl PoolAccess, mut write: impl FnMut(&[u8])) {
+        assert!(!self.is_begun(), "a part of it has been sent in plaintext");
         for piece in &self.pieces {
             match *piece {
                 OutputPiece::Header { from, len } => {

@@ -83,6 +83,7 @@ impl Pieces {
     }
 
     pub(crate) const fn submitted(&mut self) {
+        assert!(!self.in_flight, "one piece is in flight at a time");
         self.in_flight = true;
     }
 }
@@ -139,6 +140,8 @@ impl<C: WorkerContext> Serving<'_, C> {
         let index = request.client.number;
         let Some(conn) = self.nbd.conns.get(index) else { return Pins::Released };
         let Some(pieces) = &mut conn.pieces else { return Pins::Released };
+        let is_next = pieces.in_flight && request.range == pieces.next().range();
+        assert!(is_next, "the answer to {request:?} is not the one to the piece in flight");
         pieces.in_flight = false;
         if conn.broken {
             self.nbd.conns.mark_pending(index);
@@ -171,6 +174,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             // The reply follows the rest of the payload. While the connection drains, no more of
             // the payload is received, and the client gets no reply.
             if !matches!(conn.phase, ConnPhase::Draining) {
+                assert!(conn.skip.is_none(), "the payload of another request is discarded");
                 let left = request.len - received;
                 conn.skip = Some(Skip { left, request, failed: Some(refusal) });
             }

@@ -12,6 +12,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     pub(crate) fn reply(&mut self, request: &ClientRequest, reply: Reply<'_, Memory>) -> Pins {
         let index = request.client.number;
         let Some(conn) = self.nbd.conns.get(index) else { return Pins::Released };
+        debug_assert_eq!(conn.client, request.client, "data of an earlier client's request");
         // While a request is carried out in pieces, nothing else of its connection is in flight.
         if conn.pieces.is_some() {
             return self.on_piece(request, reply);

@@ -60,6 +60,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         let Some(conn) = self.nbd.conns.get(index) else { return false };
         if conn.active.is_empty() {
             std::mem::swap(&mut conn.active, &mut conn.queued);
+            debug_assert!(conn.queued.holds_nothing(), "pins of sent replies are kept");
         }
         match send_now(&**self.cx.pool(), conn) {
             Ok(true) if conn.queued.is_empty() => {
@@ -72,8 +73,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             }
             Ok(false) => {
                 let message = conn.active.message();
-                conn.sending = true;
-                conn.fetch_by = Some(self.cx.client_time() + self.cx.client_timeouts().fetch);
+                conn.begin_send(self.cx.client_time() + self.cx.client_timeouts().fetch);
                 self.cx.sockets().send(index, conn.socket.as_raw_fd(), message);
                 false
             }
@@ -104,8 +104,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
         match tls.message() {
             Ok(message) if !failed => {
-                conn.sending = true;
-                conn.fetch_by = Some(self.cx.client_time() + self.cx.client_timeouts().fetch);
+                conn.begin_send(self.cx.client_time() + self.cx.client_timeouts().fetch);
                 self.cx.sockets().send(index, conn.socket.as_raw_fd(), message);
             }
             _ => self.disconnect(index, ""),
@@ -118,6 +117,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         let Some(conn) = self.nbd.conns.get(index) else {
             return self.release_abandoned(index, true);
         };
+        assert!(conn.sending, "a send ends once");
         conn.sending = false;
         if conn.broken {
             self.nbd.conns.mark_pending(index);
@@ -191,6 +191,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     /// Closes a connection that has no operation in flight on its socket.
     fn close(&mut self, index: u32) {
         if let Some(conn) = self.nbd.conns.remove(index) {
+            assert!(!conn.receiving, "a receive would be reported under a number that is free");
             self.cx.leave(conn.client, true);
             self.release(conn);
         }
@@ -223,11 +224,8 @@ impl<C: WorkerContext> Serving<'_, C> {
             return;
         };
         let conn = &mut self.nbd.abandoned[at].1;
-        if sent {
-            conn.sending = false;
-        } else {
-            conn.filling = false;
-        }
+        let in_flight = if sent { &mut conn.sending } else { &mut conn.filling };
+        assert!(std::mem::take(in_flight), "an operation on a socket ends once");
         if !conn.sending && !conn.filling {
             let (_, conn) = self.nbd.abandoned.swap_remove(at);
             self.release(conn);
@@ -236,6 +234,7 @@ impl<C: WorkerContext> Serving<'_, C> {
 
     /// Releases the pins of a connection, and closes its socket.
     fn release(&mut self, mut conn: Box<Conn>) {
+        assert!(!conn.sending && !conn.filling, "the kernel still uses memory of the connection");
         let pool = Arc::clone(self.cx.pool());
         conn.queued.clear(&*pool);
         conn.active.clear(&*pool);

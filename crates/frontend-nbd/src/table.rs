@@ -20,6 +20,8 @@ impl Connections {
         if self.conns.len() <= at {
             self.conns.resize_with(at + 1, || None);
         }
+        // The kernel may still use the memory of a connection that is replaced.
+        assert!(self.conns[at].is_none(), "client {number} is connected already");
         self.conns[at] = Some(Box::new(conn));
         number
     }

@@ -103,6 +103,7 @@ impl Memory {
         let capacity = capacity_of(len);
         let kept = KEPT.with_borrow_mut(|kept| {
             let at = kept.free.iter().rposition(|block| block.capacity == capacity)?;
+            debug_assert!(kept.bytes >= capacity, "a kept buffer is counted once");
             kept.bytes -= capacity;
             Some(kept.free.swap_remove(at))
         });

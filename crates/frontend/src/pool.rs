@@ -65,6 +65,7 @@ impl Staged {
                 skip = 0;
             }
         }
+        debug_assert_eq!(skip, 0, "byte {from} is after the staged slots of {}", self.range);
     }
 
     /// Hands over the slots for the write.

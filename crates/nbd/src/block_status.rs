@@ -50,13 +50,16 @@ impl Negotiated {
         if self.extended {
             put_u32(out, 0);
         }
-        let mut count = 0;
+        let (mut count, mut described) = (0, 0);
         let mut put = |len: u64, bits: u32| {
             count += 1;
+            described += len;
             let cut = self.put_extent(len, bits, out);
             !cut && !request.req_one && count < EXTENTS_PER_REPLY_MAX
         };
         BlockRuns::new(request.len, self.block_min).feed(extents, &mut put);
+        let is_inside = count > 0 && described <= request.len;
+        assert!(is_inside, "{count} extents of {described} bytes for {request:?}");
         if self.extended {
             out[count_at..count_at + 4].copy_from_slice(&count.to_be_bytes());
         }
@@ -65,6 +68,7 @@ impl Negotiated {
 
     /// Appends one extent and returns whether it was truncated to fit 32 bits.
     fn put_extent(&self, len: u64, bits: u32, out: &mut Vec<u8>) -> bool {
+        debug_assert!(len.is_multiple_of(self.block_min.into()), "{len} bytes are no blocks");
         if self.extended {
             put_u64(out, len);
             put_u64(out, u64::from(bits));
@@ -144,6 +148,7 @@ impl BlockRuns {
     /// Covers the next `len` bytes: completes the current block, adds whole blocks, then starts
     /// another block with the rest. Returns `false` once `put` returned `false`.
     fn cover(&mut self, len: u64, bits: u32, put: &mut impl FnMut(u64, u32) -> bool) -> bool {
+        debug_assert!(self.partial_len < self.block, "a whole block is not reported");
         let mut len = len;
         if self.partial_len > 0 {
             let more = len.min(self.block - self.partial_len);

@@ -222,6 +222,12 @@ impl Negotiated {
             fast_zero: flag(command_flag::FAST_ZERO),
             error: self.check(command, &header).err(),
         };
+        debug_assert!(
+            request.error.is_some()
+                || matches!(command, NbdCommand::Disconnect | NbdCommand::Flush)
+                || request.range().fits(self.size_bytes),
+            "a request without an error ends past the volume: {request:?}"
+        );
         Parse::Request { request, header_len }
     }
 

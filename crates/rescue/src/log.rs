@@ -10,9 +10,9 @@ use forebay_format::journal::{
     LogKind, Members as MemberList, Released, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
 };
 use forebay_journal::{
-    Found, MirrorDevice, MirrorStep, ReadAt, RecoverError, RecoveredLog, recover_any,
-    recover_mirrored,
+    Found, MirrorDevice, MirrorStep, RecoverError, RecoveredLog, recover_any, recover_mirrored,
 };
+use forebay_runtime::LogReader;
 use forebay_state::Members;
 use forebay_terminal::with_remedy;
 use forebay_types::IoError;
@@ -43,17 +43,6 @@ pub(super) struct OpenLog {
 enum Walked {
     One(Box<Found>),
     Two(Box<RecoveredLog>),
-}
-
-struct Device<'a>(Blocking<'a>);
-
-impl ReadAt for Device<'_> {
-    fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
-        let mut aligned = AlignedBuffer::new(buffer.len());
-        self.0.read(position, &mut aligned)?;
-        buffer.copy_from_slice(&aligned);
-        Ok(())
-    }
 }
 
 impl OpenLog {
@@ -224,7 +213,7 @@ fn names(devices: &[Option<Arc<dyn Backend>>; 2]) -> Vec<String> {
 
 fn walk_one(device: &dyn Backend) -> anyhow::Result<Found> {
     let description = device.description();
-    recover_any(&mut Device(Blocking::new(device)), description.size_bytes)
+    recover_any(&mut LogReader(Blocking::new(device)), description.size_bytes)
         .map_err(|error| unusable(&description.name, &error))
 }
 
@@ -240,7 +229,7 @@ fn walk_both(
     };
     let mut open = devices.each_ref().map(|device| {
         let device = device.as_deref()?;
-        Some((Device(Blocking::new(device)), device.description().size_bytes))
+        Some((LogReader(Blocking::new(device)), device.description().size_bytes))
     });
     let drawn = draw()?;
     let mut recover = |accept_loss| {

@@ -69,8 +69,8 @@ pub use protect::journal::{
 pub use protect::patrol::{Ecc, PatrolStatus};
 pub use protect::power::UpsVolumes;
 pub use protect::vault::{
-    DrillReport, DumpReport, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
-    VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
+    DrillReport, DumpReport, LogReader, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase,
+    VaultRecord, VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
 pub use resize::ResizeError;
 pub use runtime::{LeftBehind, Runtime, RuntimeConfig, clients, leave, memory_status};

@@ -38,6 +38,14 @@ pub fn duration(seconds: u64) -> String {
     }
 }
 
+/// Parses a whole number with the unit `s`, `m`, `h` or `d`, to seconds.
+pub fn seconds_with_unit(text: &str) -> Option<u64> {
+    let units = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
+    units.into_iter().find_map(|(unit, seconds)| {
+        text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(seconds)
+    })
+}
+
 /// A latency: `850 us`, `4.2 ms`, `1.5 s`.
 pub fn micros(us: u64) -> String {
     match us {

@@ -64,6 +64,7 @@ impl<T, M> CompletionQueue<T, M> {
     /// Swaps the answers into `into`. The former content of `into`, usually nothing, ends up in the
     /// queue.
     pub fn take(&self, into: &mut CompletionBatch<T, M>) {
+        debug_assert!(into.is_empty(), "answers that were taken are not delivered");
         std::mem::swap(&mut *self.0.borrow_mut(), into);
     }
 
@@ -135,6 +136,7 @@ impl<T, M> CompletionBatch<T, M> {
             let segments = &self.segments[segments.start as usize..segments.end as usize];
             each(AnsweredRequest { ticket, result, memory, line_hits, trail, is_lost }, segments);
         }
+        assert!(owned.next().is_none(), "memory of an answer went to another request");
         drop(owned);
         self.segments.clear();
     }

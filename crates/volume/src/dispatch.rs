@@ -77,6 +77,8 @@ impl<H: Host> Dispatcher<H> {
                 return None;
             }
         }
+        let lines = range.end().div_ceil(LINE_BYTES) - range.offset / LINE_BYTES;
+        assert_eq!(slots.len() as u64, lines, "a line of {range} has no slot of its own");
         Some(slots)
     }
 
@@ -116,6 +118,9 @@ impl<H: Host> Dispatcher<H> {
                 self.continue_erase(host, id);
             }
             _ => {
+                let is_whole = matches!(payload, Payload::None | Payload::Staged(_))
+                    || payload.bytes().len() as u64 == request.range.len;
+                debug_assert!(is_whole, "a payload of another length for {request:?}");
                 let mut pieces = host.stripes(request.volume).split(request.range);
                 let first = pieces.next().expect("the range is not empty");
                 if first == request.range {
@@ -137,13 +142,13 @@ impl<H: Host> Dispatcher<H> {
         request: Request,
         payload: &mut Payload<'_, H::Memory>,
     ) {
-        let job = self.jobs.next_id();
+        let id = self.jobs.next_id();
         let stripes = host.stripes(request.volume);
         let shard = shard_of(request.volume, stripes, request.range.offset, host.shards());
         let mut segments = std::mem::take(&mut self.segments);
         let (step, line_hits) = self.try_part(
             host,
-            PartName { worker: self.worker, part: 0, job },
+            PartName { worker: self.worker, part: 0, job: id },
             request,
             &PartRun {
                 range: request.range,
@@ -172,7 +177,8 @@ impl<H: Host> Dispatcher<H> {
             let part = PartState::new(request.range, shard);
             let parts = Few::from_buf([PartState { segments, is_waiting, trail, ..part }]);
             let job = RequestJob::new(token, request, now_us);
-            self.jobs.insert(RequestJob { memory, staged, parts, line_hits, ..job });
+            let inserted = self.jobs.insert(RequestJob { memory, staged, parts, line_hits, ..job });
+            assert_eq!(inserted, id, "the shard knows the part under another name");
         }
         self.drain_outbox(host, shard);
         if request.kind == RequestKind::Read && line_hits.misses > 0 {
@@ -277,6 +283,7 @@ impl<H: Host> Dispatcher<H> {
             // Reuse the entry of a finished part, whose range is empty.
             let free = job.parts.iter().position(|part| part.range.len == 0);
             let at = free.unwrap_or(job.parts.len());
+            assert!(at < PARTS_MAX, "a request of {at} parts at once");
             match free {
                 Some(at) => job.parts[at] = state,
                 None => job.parts.push(state),
@@ -340,6 +347,8 @@ impl<H: Host> Dispatcher<H> {
 
     /// Handles the end of a flush started through [`Host::flush_backend`].
     pub fn flushed(&mut self, host: &mut H, job: JobId, result: IoResult) {
+        let flush = self.jobs.get_mut(job).flush;
+        assert_eq!(flush, FlushStage::UnderWay, "a flush of the disk ends once");
         self.part_done(host, job, result);
         self.process_answers(host);
     }
@@ -414,7 +423,9 @@ impl<H: Host> Dispatcher<H> {
         }
         let is_erase = erase_kind(job.request.kind).is_some();
         if is_erase {
-            job.parts[usize::from(name.part)].range.len = 0;
+            let part = &mut job.parts[usize::from(name.part)];
+            assert!(part.range.len > 0, "a part ends once");
+            part.range.len = 0;
         }
         let has_more = is_erase && job.rest.len > 0;
         self.part_done(host, name.job, result);

@@ -169,7 +169,10 @@ impl<H: Host> Jobs<H> {
     pub(crate) fn insert(&mut self, job: RequestJob<H>) -> JobId {
         let id = self.next_id();
         match self.free.pop() {
-            Some(index) => self.entries[index as usize].1 = Some(job),
+            Some(index) => {
+                let before = self.entries[index as usize].1.replace(job);
+                assert!(before.is_none(), "the entry of a job in flight is not free");
+            }
             None => self.entries.push((0, Some(job))),
         }
         self.len += 1;

@@ -82,6 +82,7 @@ impl EpochOrder {
         then: AfterEpochs,
         is_urgent: bool,
     ) -> bool {
+        assert!(epoch <= self.epoch(), "no run drains epoch {epoch}, as it has not begun");
         let mut state = self.state();
         let is_drained = self.drained() >= epoch;
         if !is_drained {
@@ -115,7 +116,9 @@ impl EpochOrder {
     /// Records that all epochs below `epoch` are on stable storage, and answers the parts that
     /// waited for that.
     pub(crate) fn advance(&self, epoch: u64, answers: &mut Vec<Answer>) {
+        assert!(epoch <= self.epoch(), "epoch {epoch} has not begun");
         let mut state = self.state();
+        assert!(state.is_running, "only a run drains epochs");
         self.drained.fetch_max(epoch, Ordering::SeqCst);
         state.waiters.retain(|waiter| {
             let outcome = match waiter.then {

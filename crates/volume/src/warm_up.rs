@@ -230,6 +230,7 @@ impl Loader {
         self.in_flight.swap_remove(at.expect("a read ends once"));
         self.has_ended = true;
         self.done_lines += u64::from(granule.line_count());
+        assert!(self.done_lines <= self.planned_lines, "{granule:?} was not planned");
         self.errors = if is_ok { 0 } else { self.errors + 1 };
         if self.errors >= ERRORS_MAX {
             self.finish(LoaderEnd::Failing);

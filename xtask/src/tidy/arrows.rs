@@ -6,7 +6,7 @@ use super::Finding;
 
 /// Each crate by its directory, and its permitted workspace dependencies. Anything else is an
 /// error, so a new crate must be added here first. Dev-dependencies are not checked.
-const ARROWS: [(&str, &[&str]); 26] = [
+const ARROWS: [(&str, &[&str]); 27] = [
     ("types", &[]),
     ("threads", &[]),
     ("ecc", &["types"]),
@@ -30,6 +30,7 @@ const ARROWS: [(&str, &[&str]); 26] = [
     ),
     ("state", &["types", "format"]),
     ("terminal", &["types"]),
+    ("advise", &["types", "advice", "runtime", "api", "terminal"]),
     ("rescue", &["types", "format", "journal", "backend", "runtime", "state", "terminal"]),
     ("api", &["types"]),
     ("config", &["types"]),
@@ -44,7 +45,6 @@ const ARROWS: [(&str, &[&str]); 26] = [
         &[
             "types",
             "threads",
-            "advice",
             "format",
             "protect",
             "backend",
@@ -56,6 +56,7 @@ const ARROWS: [(&str, &[&str]); 26] = [
             "power",
             "state",
             "terminal",
+            "advise",
             "rescue",
         ],
     ),

@@ -1,5 +1,6 @@
 //! The commands that query a running daemon: each sends requests and prints the answer.
 
+pub(crate) mod advise;
 pub(crate) mod analyze;
 mod bar;
 mod exit;

@@ -1,10 +1,9 @@
 //! Sentences about the server and its volumes.
 
 use forebay_api::{
-    CacheOff, CacheRatio, Discarded, DrillReport, Latencies, Memory, Mode, VolumeState,
-    VolumeStatus,
+    CacheRatio, Discarded, DrillReport, Latencies, Memory, VolumeState, VolumeStatus,
 };
-use forebay_terminal::units::{bytes, duration};
+use forebay_terminal::units::bytes;
 
 /// The limit of the memory, and its maximum if that is larger.
 pub(super) fn memory_limit(memory: &Memory) -> String {
@@ -106,18 +105,6 @@ pub(super) fn state(volume: &VolumeStatus) -> String {
     }
 }
 
-/// That an analysis has the cache of the volume off; `None` if none does.
-pub(crate) fn cache_off(volume: &VolumeStatus) -> Option<String> {
-    let CacheOff { since, seconds_left } = volume.cache_off.as_ref()?;
-    let left = duration(*seconds_left);
-    // Writes of an ordered volume are acknowledged from memory all the same.
-    let what = match volume.effective_mode {
-        Mode::WriteBack => "its cache is off for reads",
-        _ => "its cache is off",
-    };
-    Some(format!("{what} since {since}, for an analysis: {left} more at most"))
-}
-
 /// How the effective mode differs from the configured one, and why; `None` if it does not.
 pub(super) fn mode_note(volume: &VolumeStatus) -> Option<String> {
     let reason = volume.effective_mode_reason.as_ref();
@@ -130,6 +117,7 @@ pub(super) fn mode_note(volume: &VolumeStatus) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_api::Mode;
 
     #[test]
     fn a_summary_has_what_is_not_as_configured() {

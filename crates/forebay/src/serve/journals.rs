@@ -4,10 +4,10 @@
 //! write is acknowledged without the journal. While the mark exists, no start uses the journal's
 //! records of the volumes that the mark lists, because they are older than the disks.
 
-use super::space;
 use super::statistics::latency;
 use crate::reliance::{KeptMembers, Reliances};
 use crate::report::problem as problem_of;
+use crate::space;
 use forebay_api::{ErrorKind, JournalStatus, Problem, UnservedWrites};
 use forebay_backend::{
     AlignedBuffer, Backend, Blocking, FileBackend, FileError, OpenError, OpenOptions, StoreMedium,

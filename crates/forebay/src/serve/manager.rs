@@ -7,7 +7,6 @@ mod remove;
 
 pub(super) use leave::leave_if_machine_stops;
 
-use super::alerts::alerts;
 use super::analysis::{self, Analyzer};
 use super::background::Background;
 use super::battery::Batteries;
@@ -27,6 +26,7 @@ use super::statistics::{self, Observer};
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
 use super::{clients, report, slow, trace, vault};
+use crate::alerts::alerts;
 use crate::report::{problem as problem_of, problem_of_kind};
 use forebay_api::{
     DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, SlowRequests,

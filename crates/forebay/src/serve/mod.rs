@@ -1,6 +1,5 @@
 //! The daemon: starts the runtime from a configuration, serves its volumes, and stops cleanly.
 
-pub(crate) mod alerts;
 mod analysis;
 mod background;
 mod battery;
@@ -33,7 +32,6 @@ mod saves;
 mod shutdown;
 mod sizing;
 mod slow;
-mod space;
 mod statistics;
 mod successor;
 mod tls;
@@ -58,7 +56,6 @@ use journals::Journals;
 use listen::BoundListener;
 use manager::Daemon;
 use progress::StartProgress;
-pub(crate) use space::AllocateError;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -7,10 +7,10 @@
 use super::journals::{check_state_dir, memory_of, memory_words};
 use super::listen::{directory_of, has_directory};
 use super::power::DumpTarget;
-use super::space::{self, AllocateError};
 use super::statistics::latencies;
 use crate::reliance::Reliances;
 use crate::report::{problem, with_remedy};
+use crate::space::{self, AllocateError};
 use anyhow::Context;
 use forebay_api::{
     DrillReport, DumpSummary, ErrorKind, HeldVolume, PowerStatus, Problem, VaultState, VaultStatus,

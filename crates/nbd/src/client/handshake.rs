@@ -120,6 +120,7 @@ impl ClientHandshake {
                 Err(failure) => (0, Some(ClientStep::Fail(failure))),
             };
             consumed += taken;
+            debug_assert!(consumed <= input.len(), "{consumed} bytes consumed");
             let step = match step {
                 None => continue,
                 // Plain text must never be processed as if it had arrived over TLS (P-06).

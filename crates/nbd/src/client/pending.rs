@@ -94,6 +94,8 @@ impl PendingReply {
             && self.command == NbdCommand::Read
             && ByteRange::new(offset - self.range.offset, range.len).fits(self.range.len);
         if inside && self.coverage.add(range) {
+            let covered = self.coverage.covered_bytes();
+            assert!(covered <= self.range.len, "{covered} bytes of {} are covered", self.range);
             Ok(())
         } else {
             Err(ServerViolation::Content { offset, len: range.len })
@@ -155,6 +157,7 @@ impl PendingReply {
             return Err(ServerViolation::Extents(cookie));
         }
         self.extents_bytes += len;
+        assert!(self.extents_bytes <= self.range.len, "extents end after {}", self.range);
         let kept = self.extents.get_or_insert_default();
         if kept.len() < EXTENTS_PER_REPLY_MAX as usize {
             kept.push(extent_of(len, bits));

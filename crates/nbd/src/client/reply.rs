@@ -99,6 +99,7 @@ impl ReplyParser {
             match self.turn(&input[consumed..]) {
                 Ok((taken, event)) => {
                     consumed += taken;
+                    debug_assert!(consumed <= input.len(), "data is not parsed");
                     if let Some(event) = event {
                         return (consumed, event);
                     }

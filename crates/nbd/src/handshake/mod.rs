@@ -285,6 +285,8 @@ impl Handshake {
 
     /// Enters the export under the terms negotiated so far.
     fn enter(&self, export: &ExportInfo) -> HandshakeStep {
+        let is_plain = !self.tls_on && (export.tls_only || self.config.tls == Tls::Forced);
+        assert!(!is_plain, "an export that requires TLS is entered in plain text");
         let chunked = self.is_chunked();
         let selected = chunked && self.allocation_selected == Some(export.id);
         HandshakeStep::Enter(Negotiated {

@@ -12,12 +12,13 @@ mod text;
 pub(crate) use comparison::INTERVALS_MIN;
 
 use super::connect;
-use crate::arguments::{ShowArguments, StateArguments, seconds_with_unit};
+use crate::arguments::{ShowArguments, StateArguments};
 use crate::report::{print, print_json, with_remedy};
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use figures::AnalysisReport;
 use forebay_api::{AnalysisRequest, AnalysisState};
+use forebay_terminal::units::seconds_with_unit;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

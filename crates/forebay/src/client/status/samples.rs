@@ -11,7 +11,7 @@ use forebay_api::{
 
 /// The status with its alerts, as the server shows it.
 pub(crate) fn with_alerts(status: Status) -> Status {
-    Status { alerts: crate::serve::alerts::alerts(&status), ..status }
+    Status { alerts: crate::alerts::alerts(&status), ..status }
 }
 
 /// A volume with write-back and a journal.

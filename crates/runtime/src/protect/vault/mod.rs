@@ -173,9 +173,10 @@ pub struct Vault {
     thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
 }
 
-struct Device<'a>(Blocking<'a>);
+/// A device with a log, read without the read-ahead that a journal's start has.
+pub struct LogReader<'a>(pub Blocking<'a>);
 
-impl ReadAt for Device<'_> {
+impl ReadAt for LogReader<'_> {
     fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
         let mut aligned = AlignedBuffer::new(buffer.len());
         self.0.read(position, &mut aligned)?;
@@ -391,7 +392,7 @@ fn find(
     size_bytes: u64,
     is_void: &dyn Fn(JournalId) -> std::io::Result<bool>,
 ) -> Result<Option<Found>, VaultError> {
-    let mut device = Device(Blocking::new(&**backend));
+    let mut device = LogReader(Blocking::new(&**backend));
     match recover_vault(&mut device, size_bytes) {
         Ok(found) => {
             let id = found.superblock.journal;

@@ -1,7 +1,7 @@
 //! Dumps to a disk in memory that fails, tears writes and flips bits. The loaded data is compared
 //! with the saved data.
 
-use super::super::Device;
+use super::super::LogReader;
 use super::*;
 use forebay_backend::layers::{ErrorLayer, ErrorRule, Kinds};
 use forebay_backend::{Description, Io, IoKind, MemoryBackend};
@@ -84,7 +84,7 @@ fn save(
 }
 
 fn load(backend: &dyn Backend) -> (Found, Map) {
-    let found = recover_vault(&mut Device(Blocking::new(backend)), SIZE).unwrap();
+    let found = recover_vault(&mut LogReader(Blocking::new(backend)), SIZE).unwrap();
     let mut map = Map::new();
     for number in [1, 2] {
         for extent in Image::of_volume(&found.records, number).extents() {
@@ -96,7 +96,7 @@ fn load(backend: &dyn Backend) -> (Found, Map) {
             let from = position / 4096 * 4096;
             let len = (position + extent.range.len - from).next_multiple_of(4096);
             let mut bytes = vec![0; len as usize];
-            Device(Blocking::new(backend)).read_at(from, &mut bytes).unwrap();
+            LogReader(Blocking::new(backend)).read_at(from, &mut bytes).unwrap();
             let at = (position - from) as usize;
             let bytes = bytes[at..at + extent.range.len as usize].to_vec();
             map.insert((number, extent.range.offset), bytes);
@@ -214,7 +214,7 @@ fn a_power_loss_at_any_moment_keeps_what_was_written_and_marks_the_dump_incomple
             let bytes = AlignedBuffer::from(&bytes[..len]);
             Blocking::new(&*disk).write(*offset, &bytes, false).unwrap();
         }
-        let Ok(found) = recover_vault(&mut Device(Blocking::new(&*disk)), SIZE) else {
+        let Ok(found) = recover_vault(&mut LogReader(Blocking::new(&*disk)), SIZE) else {
             assert_eq!(cut, 0, "only the first superblock may be missing");
             continue;
         };
@@ -245,7 +245,7 @@ proptest! {
         Blocking::new(&*disk).read(block, &mut bytes).unwrap();
         bytes[(byte - block) as usize] ^= 1 << (bit % 8);
         Blocking::new(&*disk).write(block, &bytes, false).unwrap();
-        let Ok(found) = recover_vault(&mut Device(Blocking::new(&*disk)), SIZE) else {
+        let Ok(found) = recover_vault(&mut LogReader(Blocking::new(&*disk)), SIZE) else {
             return Err(TestCaseError::fail("one of the superblocks is intact"));
         };
         let (_, map) = load(&*disk);

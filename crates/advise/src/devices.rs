@@ -1,8 +1,8 @@
 //! Block devices as sysfs shows them: their names, sizes, and how they are stacked.
 
 use super::Roots;
-use crate::report::{misconfigured, with_remedy};
 use anyhow::anyhow;
+use forebay_terminal::{misconfigured, with_remedy};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

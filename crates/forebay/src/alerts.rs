@@ -1,12 +1,11 @@
 //! What is wrong with the server and its volumes, and what to do about it: the alerts of the
 //! status, which the command line and the dashboard show, and which metrics count.
 
-use crate::client::sentences;
 use forebay_api::{
-    Alert, JournalState, JournalStatus, LearnState, MemoryState, Mode, PinState, PowerStatus,
-    Severity, Status, VaultState, VaultStatus, VolumeState, VolumeStatus, WarmUpState,
+    Alert, CacheOff, JournalState, JournalStatus, LearnState, MemoryState, Mode, PinState,
+    PowerStatus, Severity, Status, VaultState, VaultStatus, VolumeState, VolumeStatus, WarmUpState,
 };
-use forebay_terminal::units::{bytes, count};
+use forebay_terminal::units::{bytes, count, duration};
 
 /// All alerts of a status, the most serious first.
 pub(crate) fn alerts(status: &Status) -> Vec<Alert> {
@@ -52,7 +51,7 @@ fn volume(volume: &VolumeStatus) -> Vec<Alert> {
                 .with_remedy("see the server's log for the disk's error, and repair the disk"),
         });
     }
-    if let Some(off) = sentences::cache_off(volume) {
+    if let Some(off) = cache_off(volume) {
         let remedy = "run `forebay analyze stop` to have it on at once";
         alerts.push(warning("volume", name, off).with_remedy(remedy));
     }
@@ -98,6 +97,18 @@ fn volume(volume: &VolumeStatus) -> Vec<Alert> {
         );
     }
     alerts
+}
+
+/// That an analysis has the cache of the volume off; `None` if none does.
+fn cache_off(volume: &VolumeStatus) -> Option<String> {
+    let CacheOff { since, seconds_left } = volume.cache_off.as_ref()?;
+    let left = duration(*seconds_left);
+    // Writes of an ordered volume are acknowledged from memory all the same.
+    let what = match volume.effective_mode {
+        Mode::WriteBack => "its cache is off for reads",
+        _ => "its cache is off",
+    };
+    Some(format!("{what} since {since}, for an analysis: {left} more at most"))
 }
 
 /// What is wrong with a journal.

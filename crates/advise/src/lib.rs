@@ -16,15 +16,16 @@ mod show;
 mod trace;
 mod volumes;
 
-use crate::arguments::AdviseArguments;
-use crate::client::connect;
-use crate::report::{misconfigured, print, print_json, warn, with_remedy};
 use anyhow::{Context, anyhow};
+use clap::Args;
 use devices::BlockDevice;
 use forebay_advice::{
     Advice, Basis, Claim, Load, Prediction, Reason, SelfCaching, share_memory, verdict,
 };
-use forebay_types::Mode;
+use forebay_api::{Statistics, Status};
+use forebay_terminal::units::seconds_with_unit;
+use forebay_terminal::{misconfigured, print, print_json, with_remedy};
+use forebay_types::{Mode, Size};
 use observe::{Observation, Observed};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,6 +34,59 @@ use std::time::Duration;
 const MEMORY_SHARE: u64 = 2;
 /// The length of an observation without `--time`.
 const TIME: Duration = Duration::from_secs(60);
+
+/// Arguments of `forebay advise`.
+#[derive(Args, Debug)]
+pub struct AdviseArguments {
+    /// Block devices to observe, each as a path or as a name below /dev [default: judge the volumes
+    /// of a running forebay]
+    #[arg(value_name = "DEVICE")]
+    devices: Vec<PathBuf>,
+    /// Observe all block devices
+    #[arg(long, conflicts_with = "devices")]
+    all: bool,
+    /// Observation time, 1s to 1d [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = observation_time)]
+    time: Option<Duration>,
+    /// Memory that a cache may have for data [default: half of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = observation_memory)]
+    memory: Option<Size>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl AdviseArguments {
+    /// Whether block devices are to be observed, or else the volumes of a server judged.
+    pub fn has_devices(&self) -> bool {
+        self.all || !self.devices.is_empty()
+    }
+}
+
+/// Parses the length of an observation: a number with a unit.
+fn observation_time(text: &str) -> Result<Duration, String> {
+    let seconds = seconds_with_unit(text).filter(|seconds| (1..=86_400).contains(seconds));
+    let error = || format!("--time {text} is invalid: write 1s to 1d, as in 60s, 10m or 2h");
+    seconds.map(Duration::from_secs).ok_or_else(error)
+}
+
+/// Parses the memory that is divided between observed devices: from a MiB to 64 TiB.
+fn observation_memory(text: &str) -> Result<Size, String> {
+    let size = text.parse::<Size>().map_err(|error| format!("--memory: {error}"))?;
+    if (1 << 20..=64 << 40).contains(&size.bytes()) {
+        return Ok(size);
+    }
+    Err(format!("--memory {text} is invalid: write 1MiB to 64TiB"))
+}
+
+/// What the program lends to an observation.
+pub struct Host<'a> {
+    /// Prints a warning.
+    pub warn: fn(&str),
+    /// Waits so long; returns true if a signal asks for the end. Signals are handled from the start
+    /// on, as one that kills the process would leave the tracing instance behind.
+    pub pause: &'a mut dyn FnMut(Duration) -> bool,
+}
 
 /// Where the kernel's files are.
 #[derive(Clone, Debug)]
@@ -75,21 +129,18 @@ struct AdviceReport {
     devices: Vec<Judged>,
 }
 
-/// `forebay advise`.
+/// Observes block devices, and prints which to cache.
 ///
 /// # Errors
 /// A name is no block device, or the kernel's counters cannot be read.
-pub(crate) fn advise(arguments: &AdviseArguments) -> anyhow::Result<()> {
-    if arguments.devices.is_empty() && !arguments.all {
-        return advise_volumes(arguments);
-    }
+pub fn advise_devices(arguments: &AdviseArguments, host: Host<'_>) -> anyhow::Result<()> {
     let roots = Roots::default();
-    let devices = selected(&roots, arguments)?;
+    let devices = selected(&roots, arguments, host.warn)?;
     let memory_bytes = match arguments.memory {
         Some(size) => size.bytes(),
         None => memory_total(&roots)? / MEMORY_SHARE,
     };
-    let observation = observe::observe(&roots, devices, arguments.time.unwrap_or(TIME))?;
+    let observation = observe::observe(&roots, devices, arguments.time.unwrap_or(TIME), host)?;
     let report = judge(observation, memory_bytes, arguments.memory.is_some());
     if arguments.json {
         return print_json(&json::report(&report));
@@ -97,15 +148,20 @@ pub(crate) fn advise(arguments: &AdviseArguments) -> anyhow::Result<()> {
     print(&show::report(&report))
 }
 
-/// Judges the volumes of the running server.
-fn advise_volumes(arguments: &AdviseArguments) -> anyhow::Result<()> {
+/// Judges the volumes of the running server, of which `served` has the figures.
+///
+/// # Errors
+/// Those of `served`; and the arguments are of an observation.
+pub fn advise_volumes(
+    arguments: &AdviseArguments,
+    served: impl FnOnce() -> anyhow::Result<(Status, Statistics)>,
+) -> anyhow::Result<()> {
     if arguments.time.is_some() || arguments.memory.is_some() {
         let error = anyhow!("--time and --memory are for block devices, and none is named");
         let remedy = "name some, as in `forebay advise /dev/sdb`, or use --all";
         return Err(misconfigured(error, remedy));
     }
-    let client = connect(&arguments.state)?;
-    let (status, statistics) = (client.status()?, client.statistics()?);
+    let (status, statistics) = served()?;
     let judged = volumes::judge(&status, &statistics);
     if arguments.json {
         return print_json(&volumes::json(&judged));
@@ -114,7 +170,11 @@ fn advise_volumes(arguments: &AdviseArguments) -> anyhow::Result<()> {
 }
 
 /// The devices that the command line names, or all.
-fn selected(roots: &Roots, arguments: &AdviseArguments) -> anyhow::Result<Vec<BlockDevice>> {
+fn selected(
+    roots: &Roots,
+    arguments: &AdviseArguments,
+    warn: fn(&str),
+) -> anyhow::Result<Vec<BlockDevice>> {
     if arguments.all {
         let devices = devices::all(roots).context("cannot list the block devices")?;
         if devices.is_empty() {

@@ -1,14 +1,13 @@
 //! The observation: the kernel's counters before and after, and the requests meanwhile.
 
-use super::Roots;
 use super::counters::Counters;
 use super::devices::BlockDevice;
 use super::processes::Openers;
 use super::trace::{Instance, TraceEvent};
-use crate::report::{warn, with_remedy};
-use crate::signals::Signals;
+use super::{Host, Roots};
 use anyhow::{Context, anyhow};
 use forebay_advice::{AccessLog, Load, SelfCaching};
+use forebay_terminal::with_remedy;
 use forebay_types::ByteRange;
 use std::io;
 use std::time::{Duration, Instant};
@@ -43,30 +42,24 @@ pub(super) struct Observed {
     pub(super) excluded: Option<String>,
 }
 
-/// Observes the devices for this time, or until a signal.
+/// Observes the devices for this time, or until a signal ends a pause.
 ///
 /// # Errors
-/// The counters of a device cannot be read, all devices are removed meanwhile, or signals cannot be
-/// handled.
+/// The counters of a device cannot be read, or all devices are removed meanwhile.
 pub(super) fn observe(
     roots: &Roots,
     devices: Vec<BlockDevice>,
     time: Duration,
+    host: Host<'_>,
 ) -> anyhow::Result<Observation> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.context("cannot create an event loop")?;
     let before = devices.iter().map(|device| Before::read(roots, device));
     let before = before.collect::<anyhow::Result<Vec<_>>>()?;
     let mut openers = Openers::find(roots);
     let mut sample = LoadSample::new(&devices);
-    // The handlers are installed before tracing: a signal must not leave the instance behind.
     let began = Instant::now();
-    let unsampled = runtime.block_on(async {
-        let mut signals = Signals::listen().context("cannot handle signals")?;
-        sample.take(roots, &devices, began + time, &mut signals).await
-    })?;
+    let unsampled = sample.take(roots, &devices, began + time, host.pause)?;
     openers.add(Openers::find(roots));
-    finish(roots, devices, before, sample, Finish { began, unsampled, openers })
+    finish(roots, devices, before, sample, Finish { began, unsampled, openers, warn: host.warn })
 }
 
 /// The counters at the start.
@@ -101,12 +94,12 @@ impl LoadSample {
     }
 
     /// Takes the sample. If requests cannot be traced, only waits, and returns the reason.
-    async fn take(
+    fn take(
         &mut self,
         roots: &Roots,
         devices: &[BlockDevice],
         until: Instant,
-        signals: &mut Signals,
+        pause: &mut dyn FnMut(Duration) -> bool,
     ) -> anyhow::Result<Option<String>> {
         let mut numbers: Vec<_> = devices.iter().map(|device| device.traced).collect();
         numbers.sort_unstable();
@@ -122,11 +115,8 @@ impl LoadSample {
             }
         }
         while Instant::now() < until {
-            let pause = PERIOD.min(until.saturating_duration_since(Instant::now()));
-            tokio::select! {
-                biased;
-                _ = signals.next() => break,
-                () = tokio::time::sleep(pause) => {}
+            if pause(PERIOD.min(until.saturating_duration_since(Instant::now()))) {
+                break;
             }
             if let Some(Err(error)) = instance.as_mut().map(|it| self.drain(it, devices)) {
                 unsampled = Some(reason(&error));
@@ -176,6 +166,7 @@ struct Finish {
     began: Instant,
     unsampled: Option<String>,
     openers: Openers,
+    warn: fn(&str),
 }
 
 fn finish(
@@ -185,7 +176,7 @@ fn finish(
     sample: LoadSample,
     finish: Finish,
 ) -> anyhow::Result<Observation> {
-    let Finish { began, unsampled, openers } = finish;
+    let Finish { began, unsampled, openers, warn } = finish;
     let seconds = began.elapsed().as_secs_f64();
     let mut observed = Vec::new();
     for ((device, before), log) in devices.into_iter().zip(before).zip(sample.logs) {

@@ -22,7 +22,7 @@ pub(crate) struct AllocateError {
 }
 
 impl AllocateError {
-    pub(super) fn new(bytes: u64, kind: Kind, path: &Path, error: Errno) -> Self {
+    pub(crate) fn new(bytes: u64, kind: Kind, path: &Path, error: Errno) -> Self {
         Self { bytes, kind, path: path.to_owned(), source: error.into() }
     }
 }
@@ -57,7 +57,7 @@ impl Fault for AllocateError {
 ///
 /// # Errors
 /// Fails if the file system lacks the space, or cannot allocate.
-pub(super) fn allocate(
+pub(crate) fn allocate(
     file: &File,
     bytes: u64,
     kind: Kind,
@@ -72,7 +72,7 @@ pub(super) fn allocate(
 ///
 /// # Errors
 /// Fails if the file system lacks the space.
-pub(super) fn allocate_all(path: &Path, kind: Kind, state_dir: &Path) -> Result<(), AllocateError> {
+pub(crate) fn allocate_all(path: &Path, kind: Kind, state_dir: &Path) -> Result<(), AllocateError> {
     let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
     if !found.is_file() || found.len() == 0 {
         return Ok(());
