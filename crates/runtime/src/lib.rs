@@ -12,18 +12,21 @@
 //! | `runtime` | start, stop, and what a program calls |
 //! | `service` | volumes: add, change, remove, report |
 //! | `warm_up`, `learn`, `resize`, `collapser` | threads beside the path of requests |
-//! | `worker`, `clients` | the loop of a worker, its I/O and its clients |
-//! | `shared`, `protect`, `error` | what workers share; journals, the vault, the patrol |
+//! | `worker` | the loop of a worker, its I/O and its clients |
+//! | `error` | why a start or an operation on a volume fails |
+//! | `protect` | the vault, the patrol, what shards do for journals |
+//! | `shared` | what workers share: shards, volumes, inboxes |
+//! | `journal` | the journals and their threads |
 //! | `pool`, `disk`, `stats`, `budget`, `background` | lines, disks, counters, limits |
 //! | `reactor`, `locks`, `descriptors`, `timeouts` | the system |
 
 mod background;
 mod budget;
-mod clients;
 mod collapser;
 mod descriptors;
 mod disk;
 mod error;
+mod journal;
 mod learn;
 mod locks;
 mod memory_plan;
@@ -56,20 +59,20 @@ pub use forebay_policy::{
     SizeDecision, SizeOutlook, SizeReason, SizeSettings, SplitCost, ThresholdSource, VolumeShare,
     WritebackLimits, gain_per_doubling,
 };
+pub use journal::{
+    Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,
+    KeptStatus, MemberRecord, Missing, MissingDevice, OnFailure, VoidRecords, VolumeJournal,
+};
 pub use learn::{Histories, LocalClock, LocalTime, SystemClock};
 pub use memory_plan::limit_for_pool;
 pub use pool::{
     MemoryWords, PoolError, PoolLimits, dirty_bytes_in, inherit, limits_in,
     new_file as new_pool_file, used_bytes_in,
 };
-pub use protect::journal::{
-    Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,
-    KeptStatus, MemberRecord, MissingDevice, OnFailure, VoidRecords, VolumeJournal,
-};
-pub use protect::patrol::{Ecc, PatrolStatus};
+pub use protect::patrol::PatrolStatus;
 pub use protect::power::UpsVolumes;
 pub use protect::vault::{
-    DrillReport, DumpReport, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
+    DrillReport, DumpReport, Measured, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
     VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
 pub use resize::ResizeError;
@@ -79,9 +82,9 @@ pub use service::{
     SlowUnlogged, VolumeCondition, VolumeService, VolumeSettings, VolumeStatus,
 };
 pub use shared::{
-    CalibrateError, Calibration, CalibrationFailure, ForecastScore, ForecastStatus, GatherStatus,
-    LearnState, LearnStatus, OnMeasured, PinError, PinStatus, Recorded, Served, SlowRequest,
-    SlowWait, VolumeSlow, WaitingRequest, WaitingRequests, WarmUpState, WarmUpStatus,
+    CalibrateError, Calibration, CalibrationFailure, Ecc, ForecastScore, ForecastStatus,
+    GatherStatus, LearnState, LearnStatus, OnMeasured, PinError, PinStatus, Recorded, Served,
+    SlowRequest, SlowWait, VolumeSlow, WaitingRequest, WaitingRequests, WarmUpState, WarmUpStatus,
 };
 pub use stats::{
     ArmTimes, DiskUse, InternalIos, Latencies, LatencyClass, LatencyHistogram, NamedStatistics,
@@ -93,7 +96,7 @@ pub use worker::Engine;
 pub use write_share::{ShareError, WriteShares};
 
 forebay_types::faults! {
-    CalibrateError, JournalError, protect::journal::MissingDevice, PinError,
+    CalibrateError, JournalError, journal::MissingDevice, PinError,
     pool::PoolError, RecordError, ResizeError, ShareError, Stall, StartError, VaultError,
     VolumeError
 }

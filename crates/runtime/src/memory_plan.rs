@@ -1,8 +1,8 @@
 //! Divides the memory limit among the pool and the other users of memory.
 
 use crate::budget::PIECE_BYTES;
+use crate::journal::journal_bytes;
 use crate::pool::SLAB_BYTES;
-use crate::protect::journal::journal_bytes;
 use crate::reactor::{RECEIVE_BUFFERS_MAX, RECEIVE_BYTES};
 use forebay_types::limits::REQUEST_BYTES_MAX;
 

@@ -14,14 +14,13 @@ use crate::error::{StartError, VolumeError};
 use crate::learn::{Histories, LocalClock};
 use crate::memory_plan::MemoryPlan;
 use crate::pool::MemoryWords;
-use crate::protect::patrol::Ecc;
 use crate::protect::power::UpsVolumes;
 use crate::protect::vault::{Vault, VaultError, VaultSettings, vault_bytes_for};
 use crate::resize::{self, ResizeError, Resizer};
 use crate::service::{
     Curves, MemoryStatus, RecordError, Recording, RuntimeStatus, SlowLog, VolumeService,
 };
-use crate::shared::{Message, Shared};
+use crate::shared::{Ecc, Message, Shared};
 use crate::timeouts::Timeouts;
 use crate::warm_up::WarmLists;
 use crate::worker::{Crew, Engine};
@@ -397,7 +396,7 @@ impl Runtime {
     }
 
     pub(crate) fn named(&self, name: &str) -> Result<Arc<crate::shared::Volume>, VolumeError> {
-        self.shared.volumes.named(name)
+        Ok(self.shared.volumes.named(name)?)
     }
 
     pub(crate) fn run_on<T: Send + 'static>(
@@ -405,6 +404,6 @@ impl Runtime {
         worker: usize,
         task: impl FnOnce(&mut dyn crate::shared::Tasks) -> T + Send + 'static,
     ) -> Result<T, VolumeError> {
-        self.shared.run_on(worker, task)
+        Ok(self.shared.run_on(worker, task)?)
     }
 }

@@ -4,14 +4,13 @@
 //! the dirty limit is reached. The records stay in the journal until a checkpoint, so a crash
 //! during the restore loses nothing.
 
-use crate::error::VolumeError;
 use crate::locks::{LazyCondvar, Lock};
-use crate::shared::{Message, Shared, Tasks, Volume};
+use crate::shared::{Message, Shared, Tasks};
 use forebay_journal::Piece;
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A batch is submitted when it has this many bytes or pieces.
 const BATCH_BYTES: u64 = 2 << 20;
@@ -217,25 +216,4 @@ impl Drop for Restorer<'_> {
             let _ = latch.wait();
         }
     }
-}
-
-/// Restores the volume's data from its journal.
-pub(crate) fn restore(shared: &Shared, volume: &Volume) -> Result<(), VolumeError> {
-    let Some(used) = &volume.journal else { return Ok(()) };
-    let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
-    let begun = Instant::now();
-    let mut reader = used.journal.reader();
-    let mut restorer = Restorer::new(shared, volume.id, false);
-    let mut bytes = 0;
-    for piece in used.journal.pieces_to_restore(used.number) {
-        bytes += piece.range.len;
-        restorer.restore(piece, |at, into| reader.read(at, into)).map_err(failed)?;
-    }
-    restorer.finish().map_err(failed)?;
-    used.journal.restored(used.number)?;
-    if bytes > 0 {
-        let ms = begun.elapsed().as_millis() as u64;
-        tracing::info!(volume = %volume.name, bytes, ms, "restored from the journal");
-    }
-    Ok(())
 }

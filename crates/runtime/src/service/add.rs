@@ -7,13 +7,13 @@ use super::record_again::record_again;
 use super::{VolumeService, VolumeSettings};
 use crate::disk::Reads;
 use crate::error::{VolumeError, VolumeResult};
+use crate::journal::{Attachment, JournalError, VolumeJournal};
 use crate::locks::{Lock, SharedLock};
-use crate::protect::journal::{Attachment, JournalError, VolumeJournal};
-use crate::protect::restore;
+use crate::protect::restore::Restorer;
 use crate::protect::vault::VolumeVault;
 use crate::shared::{
-    ExtentQueries, FlushGate, Gather, Govern, JournalUse, Learn, SlowVolume, Volume, VolumePins,
-    Warm, limits_of,
+    ExtentQueries, FlushGate, Gather, Govern, JournalUse, Learn, Shared, SlowVolume, Volume,
+    VolumePins, Warm, limits_of,
 };
 use crate::stats::{DiskLoad, InternalReads, WorkerStats};
 use forebay_backend::Backend;
@@ -26,6 +26,7 @@ use forebay_types::{Durability, Mode, Stripes, TlsUse, VolumeId};
 use forebay_volume::Streams;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 impl VolumeService {
     /// Adds a volume. It is served when this returns: its data from journal and vault is in the
@@ -149,7 +150,8 @@ impl VolumeService {
         }
         self.recover(volume, plan)?;
         if let Some(used) = vault {
-            used.load(&self.shared, volume, || flush(&self.shared, volume, &mut |_| {}))?;
+            let failed = |error| VolumeError::Load { name: volume.name.clone(), error };
+            used.load(&self.shared, volume, failed, || flush(&self.shared, volume, &mut |_| {}))?;
             let size_bytes = volume.backend.description().size_bytes;
             used.vault.attach(volume, size_bytes, used.identity, mode)?;
         }
@@ -165,7 +167,7 @@ impl VolumeService {
         }
         match plan {
             RecoveryPlan::Fresh | RecoveryPlan::Keep => {}
-            RecoveryPlan::Restore => restore::restore(&self.shared, volume)?,
+            RecoveryPlan::Restore => restore(&self.shared, volume)?,
             RecoveryPlan::Record => record_again(&self.shared, volume)?,
         }
         if let Some(used) = &volume.journal {
@@ -232,4 +234,25 @@ fn info_of(id: VolumeId, settings: &VolumeSettings) -> VolumeInfo {
         can_fast_zero: description.can_zero_fast,
         tls_only: settings.config.tls == TlsUse::Required,
     }
+}
+
+/// Restores the volume's data from its journal.
+pub(super) fn restore(shared: &Shared, volume: &Volume) -> VolumeResult {
+    let Some(used) = &volume.journal else { return Ok(()) };
+    let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
+    let begun = Instant::now();
+    let mut reader = used.journal.reader();
+    let mut restorer = Restorer::new(shared, volume.id, false);
+    let mut bytes = 0;
+    for piece in used.journal.pieces_to_restore(used.number) {
+        bytes += piece.range.len;
+        restorer.restore(piece, |at, into| reader.read(at, into)).map_err(failed)?;
+    }
+    restorer.finish().map_err(failed)?;
+    used.journal.restored(used.number)?;
+    if bytes > 0 {
+        let ms = begun.elapsed().as_millis() as u64;
+        tracing::info!(volume = %volume.name, bytes, ms, "restored from the journal");
+    }
+    Ok(())
 }

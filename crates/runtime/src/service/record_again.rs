@@ -3,9 +3,10 @@
 
 use super::adopt::PoolVolumes;
 use crate::error::VolumeError;
-use crate::protect::journal::{FENCE_TRIES_MAX, JournalError, stuck_lines};
+use crate::journal::JournalError;
 use crate::protect::patrol::verify_locked;
 use crate::protect::restore::Restorer;
+use crate::protect::retention::stuck_lines;
 use crate::shared::{JournalUse, Shared, Tasks, Volume};
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_engine::{LineKey, SealVerdict};
@@ -13,6 +14,9 @@ use forebay_protect::{RecordAgain, RecordAgainStep, StuckLine, runs_of};
 use forebay_types::{IoError, IoResult, LINE_BYTES};
 use std::sync::mpsc;
 use std::time::Instant;
+
+/// Attempts to record a fence: about five seconds.
+const FENCE_TRIES_MAX: u32 = 250;
 
 /// The content of sectors that were dirty when the recording began.
 struct Content {

@@ -27,10 +27,8 @@ use crate::background::Background;
 use crate::budget::{Acquired, Budget, Queue, Waiter};
 use crate::descriptors::Descriptors;
 use crate::disk::UnansweredIos;
-use crate::error::VolumeError;
 use crate::locks::Locked;
 use crate::pool::{HugePages, MappedLines, Pool};
-use crate::protect::patrol::Ecc;
 use crate::timeouts::Timeouts;
 use forebay_ecc::Code;
 use forebay_engine::{Place, Protection, Shard, Slot};
@@ -41,6 +39,27 @@ use forebay_volume::ReplySegment;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+
+/// How damage in the pool's memory is detected and corrected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecc {
+    /// Not at all.
+    Off,
+    /// Damage is detected. A damaged clean line is read again, and a damaged dirty one fails.
+    Checksum,
+    /// Dirty lines are also corrected, up to six wrong bytes in each 64. Their parity takes up to a
+    /// fifth of their size from the pool.
+    #[default]
+    Parity,
+}
+
+/// A worker has ended, as the process is about to.
+#[derive(Debug)]
+pub(crate) struct WorkerEnded;
+
+/// No volume has this name.
+#[derive(Debug)]
+pub(crate) struct UnknownVolume(pub String);
 
 /// The shared state. See the module.
 pub(crate) struct Shared {
@@ -106,21 +125,21 @@ impl Shared {
         &self,
         worker: usize,
         task: impl FnOnce(&mut dyn Tasks) -> T + Send + 'static,
-    ) -> Result<T, VolumeError> {
+    ) -> Result<T, WorkerEnded> {
         let (sender, result) = mpsc::channel();
         let task = Box::new(move |tasks: &mut dyn Tasks| {
             let _ = sender.send(task(tasks));
         });
         self.inboxes[worker].post(Message::Task(task));
         // A worker that has ended drops the task, and with it the sender.
-        result.recv().map_err(|_| VolumeError::Stopping)
+        result.recv().map_err(|_| WorkerEnded)
     }
 
     /// Runs a task on one worker after the other, and returns the results.
     pub(crate) fn run_on_all<T: Send + 'static>(
         &self,
         task: impl Fn(&mut dyn Tasks) -> T + Clone + Send + 'static,
-    ) -> Result<Vec<T>, VolumeError> {
+    ) -> Result<Vec<T>, WorkerEnded> {
         (0..self.inboxes.len()).map(|worker| self.run_on(worker, task.clone())).collect()
     }
 

@@ -3,8 +3,7 @@
 //! deadlock: one that holds the table's lock and waits for a shard, one that holds that shard and
 //! waits to read the table, and one that waits to write the table.
 
-use super::Volume;
-use crate::error::VolumeError;
+use super::{UnknownVolume, Volume};
 use crate::locks::SharedLock;
 use forebay_types::VolumeId;
 use std::sync::Arc;
@@ -27,10 +26,10 @@ impl VolumeTable {
         places.iter().flatten().cloned().collect()
     }
 
-    pub(crate) fn named(&self, name: &str) -> Result<Arc<Volume>, VolumeError> {
+    pub(crate) fn named(&self, name: &str) -> Result<Arc<Volume>, UnknownVolume> {
         let places = self.places.read();
         let found = places.iter().flatten().find(|volume| volume.name == name);
-        found.cloned().ok_or_else(|| VolumeError::Unknown(name.to_owned()))
+        found.cloned().ok_or_else(|| UnknownVolume(name.to_owned()))
     }
 
     pub(crate) fn insert(&self, volume: Arc<Volume>) {

@@ -1,8 +1,8 @@
 //! The environment of a worker's dispatcher: shards, memory, I/O, journals and replies.
 
+use super::clients::{ClientClock, ClientCompletion, ClientTable, Completions, InFlight};
 use super::io::{Ended, Ios};
 use super::needs::PendingNeeds;
-use crate::clients::{ClientClock, ClientCompletion, ClientTable, Completions, InFlight};
 use crate::pool::{MappedLines, Pool};
 use crate::protect::patrol;
 use crate::reactor::Reactor;

@@ -5,6 +5,7 @@
 //! At the end of the turn, the worker starts the I/Os, and the front end sends the replies. Only
 //! the wait for events blocks.
 
+mod clients;
 mod crew;
 mod host;
 mod io;
@@ -15,8 +16,8 @@ pub(crate) use crew::Crew;
 pub use crew::Engine;
 pub(crate) use host::{Token, WorkerHost, carry_out};
 
-use crate::clients::{ClientClock, ClientTable, Completions, Context, Deliveries, InFlight};
-use crate::protect::journal::distance;
+use self::clients::{ClientClock, ClientTable, Completions, Context, Deliveries, InFlight};
+use crate::journal::distance;
 use crate::protect::patrol::Patrol;
 use crate::reactor::{Event, Reactor};
 use crate::shared::{Inbox, Message, Shared};

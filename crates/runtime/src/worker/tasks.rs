@@ -124,7 +124,7 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
 
     fn waiting(&self, volume: Option<&str>, now: Instant, limit: Duration) -> WaitingRequests {
         let requests = (&self.host.clients, &self.host.in_flight);
-        crate::clients::waiting(requests, volume, (now, limit))
+        crate::worker::clients::waiting(requests, volume, (now, limit))
     }
 
     fn stop(&mut self, abandons_requests: bool) {

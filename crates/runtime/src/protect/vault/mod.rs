@@ -38,11 +38,11 @@ pub(crate) use copy::copy_dirty;
 pub use drill::DrillReport;
 pub use error::VaultError;
 pub(crate) use record::NoRecord;
-pub use record::{Missing, VaultRecord};
+pub use record::VaultRecord;
 pub use report::{DumpReport, Measured, VaultPhase, VaultStatus};
 
+use crate::journal::journal_buffers;
 use crate::locks::{LazyCondvar, Lock, Locked, order};
-use crate::protect::journal::journal_buffers;
 use crate::shared::Shared;
 use batch::Batch;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};

@@ -155,7 +155,7 @@ impl ReadAt for Throttled<'_> {
             }
             std::thread::sleep(PIECE_PAUSE);
             pauses += 1;
-            let share = self.journal.shared.upgrade().map(|shared| shared.background.disks());
+            let share = self.journal.host.upgrade().map(|host| host.disk_share());
             let is_busy = !self.journal.lock().core.log.is_idle();
             if is_over(pauses, share.unwrap_or_default(), is_busy) {
                 self.bytes = 0;
