@@ -18,21 +18,19 @@
 //! | `shared` | what workers share: shards, volumes, inboxes |
 //! | `journal` | the journals and their threads |
 //! | `pool`, `disk`, `stats`, `budget`, `background` | lines, disks, counters, limits |
-//! | `reactor`, `locks`, `descriptors`, `timeouts` | the system |
+//! | `platform` | the system: reactors, locks, memory, descriptors, time |
 
 mod background;
 mod budget;
 mod collapser;
-mod descriptors;
 mod disk;
 mod error;
 mod journal;
 mod learn;
-mod locks;
 mod memory_plan;
+mod platform;
 mod pool;
 mod protect;
-mod reactor;
 mod resize;
 #[cfg(test)]
 mod rig;
@@ -40,13 +38,11 @@ mod runtime;
 mod service;
 mod shared;
 mod stats;
-mod timeouts;
 mod warm_up;
 mod worker;
 mod write_share;
 
 pub use background::BackgroundShares;
-pub use descriptors::Descriptors;
 pub use disk::{DiskStall, examine_disk};
 pub use error::{Stall, StartError, VolumeError, remedy_for_save};
 pub use forebay_backend::SaveState;
@@ -63,8 +59,10 @@ pub use journal::{
     Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,
     KeptStatus, MemberRecord, Missing, MissingDevice, OnFailure, VoidRecords, VolumeJournal,
 };
-pub use learn::{Histories, LocalClock, LocalTime, SystemClock};
+pub use learn::Histories;
 pub use memory_plan::limit_for_pool;
+pub use platform::clock::{LocalClock, LocalTime, SystemClock};
+pub use platform::descriptors::Descriptors;
 pub use pool::{
     MemoryWords, PoolError, PoolLimits, dirty_bytes_in, inherit, limits_in,
     new_file as new_pool_file, used_bytes_in,
@@ -84,13 +82,13 @@ pub use service::{
 pub use shared::{
     CalibrateError, Calibration, CalibrationFailure, Ecc, ForecastScore, ForecastStatus,
     GatherStatus, LearnState, LearnStatus, OnMeasured, PinError, PinStatus, Recorded, Served,
-    SlowRequest, SlowWait, VolumeSlow, WaitingRequest, WaitingRequests, WarmUpState, WarmUpStatus,
+    SlowRequest, SlowWait, Timeouts, VolumeSlow, WaitingRequest, WaitingRequests, WarmUpState,
+    WarmUpStatus,
 };
 pub use stats::{
     ArmTimes, DiskUse, InternalIos, Latencies, LatencyClass, LatencyHistogram, NamedStatistics,
     RequestCounters, ResponseTimes, VolumeStatistics, size_class_bytes,
 };
-pub use timeouts::Timeouts;
 pub use warm_up::WarmLists;
 pub use worker::Engine;
 pub use write_share::{ShareError, WriteShares};

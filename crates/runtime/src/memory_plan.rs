@@ -2,8 +2,8 @@
 
 use crate::budget::PIECE_BYTES;
 use crate::journal::journal_bytes;
+use crate::platform::reactor::{RECEIVE_BUFFERS_MAX, RECEIVE_BYTES};
 use crate::pool::SLAB_BYTES;
-use crate::reactor::{RECEIVE_BUFFERS_MAX, RECEIVE_BYTES};
 use forebay_types::limits::REQUEST_BYTES_MAX;
 
 /// Memory of an idle process: code, heap, stacks.

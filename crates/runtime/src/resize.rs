@@ -10,8 +10,8 @@
 //! The size is recorded in the header of the pool, so that a process that adopts the pool continues
 //! with it, and completes a resize that its predecessor has begun.
 
-use crate::locks::{Lock, order};
 use crate::memory_plan::MemoryPlan;
+use crate::platform::locks::{Lock, order};
 use crate::pool::{Pool, SLAB_BYTES};
 use crate::protect::patrol;
 use crate::shared::Shared;

@@ -11,8 +11,9 @@ pub use stop::{LeftBehind, leave};
 use crate::background::BackgroundShares;
 use crate::collapser::Collapser;
 use crate::error::{StartError, VolumeError};
-use crate::learn::{Histories, LocalClock};
+use crate::learn::Histories;
 use crate::memory_plan::MemoryPlan;
+use crate::platform::clock::LocalClock;
 use crate::pool::MemoryWords;
 use crate::protect::power::UpsVolumes;
 use crate::protect::vault::{Vault, VaultError, VaultSettings, vault_bytes_for};
@@ -20,8 +21,8 @@ use crate::resize::{self, ResizeError, Resizer};
 use crate::service::{
     Curves, MemoryStatus, RecordError, Recording, RuntimeStatus, SlowLog, VolumeService,
 };
+use crate::shared::Timeouts;
 use crate::shared::{Ecc, Message, Shared};
-use crate::timeouts::Timeouts;
 use crate::warm_up::WarmLists;
 use crate::worker::{Crew, Engine};
 use crate::write_share::WriteShares;

@@ -17,7 +17,7 @@ pub(crate) use identity::{KeptSamples, examine, hardware, places_to_compare, sam
 pub(crate) use presence::{Change, Presence};
 pub(crate) use reads::Reads;
 
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use forebay_engine::{IoCause, IoVerb};
 use forebay_types::{ByteRange, VolumeId};
 use std::collections::HashMap;

@@ -2,7 +2,7 @@
 //! holds of them.
 
 use super::Journal;
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use forebay_engine::LineKey;
 use forebay_format::journal::{BLOCK_BYTES, Record};
 use forebay_journal::{Extent, FoundRecord, Source};

@@ -44,7 +44,7 @@ pub use settings::{JournalSettings, OnFailure, VolumeJournal};
 pub use status::JournalStatus;
 
 use crate::disk::Presence;
-use crate::locks::{LazyCondvar, Lock, Locked, order};
+use crate::platform::locks::{LazyCondvar, Lock, Locked, order};
 use crate::stats::{Histogram, InternalReads};
 use forebay_backend::{AlignedBuffer, Backend};
 use forebay_format::journal::{BATCH_BYTES_MAX, Geometry};

@@ -12,7 +12,7 @@
 
 use super::Journal;
 use super::devices::{Device, Devices};
-use crate::locks::{Lock, order};
+use crate::platform::locks::{Lock, order};
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_journal::{CopyRange, ReadAt, inspect};
 use forebay_threads::Thread;

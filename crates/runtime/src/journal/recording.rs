@@ -2,7 +2,7 @@
 //! of the shard, the others without it.
 
 use super::{Journal, State};
-use crate::locks::Locked;
+use crate::platform::locks::Locked;
 use forebay_engine::{Answer, JournalRequest, Part, PartId};
 use forebay_journal::LogAdmission;
 use forebay_types::IoError;

@@ -4,7 +4,7 @@
 //! the dirty limit is reached. The records stay in the journal until a checkpoint, so a crash
 //! during the restore loses nothing.
 
-use crate::locks::{LazyCondvar, Lock};
+use crate::platform::locks::{LazyCondvar, Lock};
 use crate::shared::{Message, Shared, Tasks};
 use forebay_journal::Piece;
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};

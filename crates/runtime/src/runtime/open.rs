@@ -3,16 +3,16 @@
 use super::RuntimeConfig;
 use crate::background::Background;
 use crate::budget::Budget;
-use crate::descriptors::Descriptors;
 use crate::disk::UnansweredIos;
 use crate::error::StartError;
 use crate::memory_plan::MemoryPlan;
+use crate::platform::descriptors::Descriptors;
 use crate::pool::{HugePages, Pool};
 use crate::protect::patrol::no_walks;
 use crate::service;
 use crate::shared::Ecc;
+use crate::shared::Timeouts;
 use crate::shared::{Inbox, Shards, Shared, VolumeTable};
-use crate::timeouts::Timeouts;
 use forebay_ecc::Code;
 use forebay_protect::PowerGate;
 use std::io;

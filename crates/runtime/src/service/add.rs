@@ -8,7 +8,7 @@ use super::{VolumeService, VolumeSettings};
 use crate::disk::Reads;
 use crate::error::{VolumeError, VolumeResult};
 use crate::journal::{Attachment, JournalError, VolumeJournal};
-use crate::locks::{Lock, SharedLock};
+use crate::platform::locks::{Lock, SharedLock};
 use crate::protect::restore::Restorer;
 use crate::protect::vault::VolumeVault;
 use crate::shared::{

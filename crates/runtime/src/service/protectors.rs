@@ -8,7 +8,7 @@ use super::VolumeSettings;
 use super::adopt::{PoolVolumes, RecoveryPlan};
 use crate::error::{VolumeError, VolumeResult};
 use crate::journal::{Journal, JournalError, JournalRecord, JournalSettings, NoJournalRecord};
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use crate::protect::vault::{NoRecord, Vault, VaultError, VaultRecord, VaultSettings};
 use crate::shared::Shared;
 use crate::stats::InternalReads;

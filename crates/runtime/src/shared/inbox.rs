@@ -1,7 +1,7 @@
 //! The inboxes of the workers: how other threads reach a worker.
 
 use super::{DirtyRanges, Tasks};
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use forebay_backend::CompletionSink;
 use forebay_engine::Answer;
 use forebay_frontend::{ClientId, ExtentQuery};

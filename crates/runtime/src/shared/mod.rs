@@ -4,6 +4,7 @@ mod inbox;
 mod recorder;
 mod shards;
 mod tasks;
+mod timeouts;
 mod volume;
 mod volume_table;
 
@@ -12,6 +13,7 @@ pub use recorder::{Recorded, Served};
 pub(crate) use recorder::{Recorder, Ring};
 pub(crate) use shards::Shards;
 pub(crate) use tasks::{OnDone, Outstanding, Tasks};
+pub use timeouts::Timeouts;
 pub use volume::{
     CalibrateError, Calibration, CalibrationFailure, ForecastScore, ForecastStatus, GatherStatus,
     LearnState, LearnStatus, OnMeasured, PinError, PinStatus, SlowRequest, SlowWait, VolumeSlow,
@@ -25,11 +27,10 @@ pub(crate) use volume_table::VolumeTable;
 
 use crate::background::Background;
 use crate::budget::{Acquired, Budget, Queue, Waiter};
-use crate::descriptors::Descriptors;
 use crate::disk::UnansweredIos;
-use crate::locks::Locked;
+use crate::platform::descriptors::Descriptors;
+use crate::platform::locks::Locked;
 use crate::pool::{HugePages, MappedLines, Pool};
-use crate::timeouts::Timeouts;
 use forebay_ecc::Code;
 use forebay_engine::{Place, Protection, Shard, Slot};
 use forebay_frontend::{ClientId, PoolAccess};

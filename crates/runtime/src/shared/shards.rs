@@ -4,7 +4,7 @@
 //! volume that is being added or removed may be in only some of them.
 
 use super::Volume;
-use crate::locks::{Lock, Locked, order};
+use crate::platform::locks::{Lock, Locked, order};
 use crate::pool::MappedLines;
 use forebay_engine::{Elevator, Hints, Protection, Shard, begin_forecast, end_former_forecasts};
 use forebay_types::{HoldOut, LINE_BYTES, Mode, PinnedRanges, VolumeConfig, VolumeId, WriteShare};

@@ -4,7 +4,7 @@
 //! waits to read the table, and one that waits to write the table.
 
 use super::{UnknownVolume, Volume};
-use crate::locks::SharedLock;
+use crate::platform::locks::SharedLock;
 use forebay_types::VolumeId;
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@
 use super::pins::{Pass, PinnedVolumes};
 use super::save::{Pace, Saver};
 use super::{LastSave, WarmLists};
+use crate::shared::Timeouts;
 use crate::shared::{Calibration, Message, Shared, Volume, WarmUpState, WarmUpStatus};
-use crate::timeouts::Timeouts;
 use forebay_engine::PreloadKind;
 use forebay_format::{WarmList, WarmListError, warm_list_bytes};
 use forebay_types::{Granule, IoResult, LINE_BYTES, Size, VolumeId};

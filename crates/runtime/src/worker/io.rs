@@ -2,7 +2,7 @@
 //! coalesced, and all are started together at the end of the turn.
 
 use crate::disk::{UnansweredIo, operation};
-use crate::reactor::Reactor;
+use crate::platform::reactor::Reactor;
 use crate::shared::{Inbox, Message, Shared, TransferId, Volume};
 use forebay_engine::{IoAction, IoId, IoVerb, Place};
 use forebay_frontend::Memory;

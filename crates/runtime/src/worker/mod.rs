@@ -18,8 +18,8 @@ pub(crate) use host::{Token, WorkerHost, carry_out};
 
 use self::clients::{ClientClock, ClientTable, Completions, Context, Deliveries, InFlight};
 use crate::journal::distance;
+use crate::platform::reactor::{Event, Reactor};
 use crate::protect::patrol::Patrol;
-use crate::reactor::{Event, Reactor};
 use crate::shared::{Inbox, Message, Shared};
 use forebay_frontend::{FrontEnd, SocketEvent};
 use forebay_volume::Dispatcher;

@@ -1,7 +1,7 @@
 //! How a worker carries out the tasks of other threads.
 
 use super::{Token, Worker};
-use crate::reactor::Reactor;
+use crate::platform::reactor::Reactor;
 use crate::shared::{OnDone, Outstanding, Recorder, Shared, Tasks, Volume, WaitingRequests};
 use forebay_engine::PreloadKind;
 use forebay_frontend::{FrontEnd, Peer};

@@ -42,7 +42,7 @@ pub use record::VaultRecord;
 pub use report::{DumpReport, Measured, VaultPhase, VaultStatus};
 
 use crate::journal::journal_buffers;
-use crate::locks::{LazyCondvar, Lock, Locked, order};
+use crate::platform::locks::{LazyCondvar, Lock, Locked, order};
 use crate::shared::Shared;
 use batch::Batch;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};

@@ -16,7 +16,7 @@
 mod reader;
 
 use crate::error::VolumeError;
-use crate::locks::{LazyCondvar, Lock, Locked, order};
+use crate::platform::locks::{LazyCondvar, Lock, Locked, order};
 use crate::shared::{
     CalibrateError, Calibration, CalibrationFailure, GatherStatus, Message, Shared, Volume,
 };

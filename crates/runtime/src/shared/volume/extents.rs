@@ -11,7 +11,7 @@
 //! thread for each burst of queries.
 
 use super::Volume;
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use crate::shared::{Inbox, Message, Shards};
 use forebay_engine::dirty_lines_in;
 use forebay_frontend::ExtentQuery;

@@ -1,6 +1,6 @@
 //! The gather threshold of a volume: set by hand, or measured by the calibration of its disk.
 
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use forebay_policy::{SplitCost, ThresholdSource, Unclear, gather_below};
 use forebay_types::{Fault, IoError, Remedy};
 use std::sync::Arc;

@@ -25,7 +25,7 @@ pub use warm::{WarmUpState, WarmUpStatus};
 
 use crate::disk::{DiskErrors, ErrorLog, KeptSamples, Presence, Reads};
 use crate::journal::Journal;
-use crate::locks::{Lock, SharedLock};
+use crate::platform::locks::{Lock, SharedLock};
 use crate::stats::{DiskLoad, InternalReads, RequestCounters, WorkerStats, add_up_counters};
 use forebay_backend::Backend;
 use forebay_frontend::VolumeInfo;

@@ -5,8 +5,8 @@
 
 use super::{Client, Submitted, Ticket, bytes_of, is_stable, is_write};
 use crate::budget::{HUGE_BYTES, Queue, Waiter};
+use crate::platform::reactor::Reactor;
 use crate::pool::{CACHE_LINE_BYTES, prefetch};
-use crate::reactor::Reactor;
 use crate::shared::{DirtyRanges, PendingQuery, Served, Shared, SlowRequest, Volume};
 use crate::worker::{Token, WorkerHost};
 use forebay_engine::{LineKey, Slot, Uncached};

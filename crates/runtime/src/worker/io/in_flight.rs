@@ -5,7 +5,7 @@
 //! then a read-modify-write.
 
 use super::push_iovec;
-use crate::reactor::{FileOp, Reactor};
+use crate::platform::reactor::{FileOp, Reactor};
 use crate::shared::{Inbox, Volume};
 use crate::stats::LatencyClass;
 use forebay_backend::{Buffer, CompletionSink, Io, IoKind, IoToken};
