@@ -141,6 +141,12 @@ impl Volume {
         self.is_frozen.load(Ordering::Relaxed)
     }
 
+    /// Whether only the pool holds the volume's dirty data: it has a UPS, and no working journal.
+    pub(crate) fn is_ups_only(&self) -> bool {
+        let journal = self.journal.as_ref();
+        self.power.is_ups_only(journal.map(|used| || used.journal.is_abandoned()))
+    }
+
     /// The counters of its requests.
     pub(crate) fn request_counters(&self) -> RequestCounters {
         add_up_counters(&self.stats)
