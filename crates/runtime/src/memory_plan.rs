@@ -75,6 +75,7 @@ impl MemoryPlan {
         let shards = (pool_bytes / SHARD_BYTES_MIN).clamp(1, shards_max);
         // Rounded down to a power of two.
         let shards = 1 << shards.ilog2();
+        assert!(shards <= SHARDS_MAX && pool_bytes / shards as u64 >= SLAB_BYTES);
         Self {
             limit_bytes,
             start_bytes,

@@ -64,6 +64,9 @@ impl Journal {
             let mut state = self.lock();
             let named = (size_bytes, identity, hardware(&**disk));
             state.core.log.attach_disk(number, named, samples);
+            let mut others = state.volumes.iter();
+            let is_new = others.all(|&(other, volume)| other != number && volume != id);
+            assert!(is_new, "a number is of one volume");
             state.volumes.push((number, id));
             state.disks.push((number, Arc::clone(disk), Arc::clone(internal_reads)));
         }

@@ -41,6 +41,7 @@ impl LossSearches {
     /// The next volume to search for. `None` ends the thread.
     pub(crate) fn next(&self) -> Option<(u16, VolumeId)> {
         let mut requests = self.requests.lock();
+        assert!(requests.is_running, "only the thread that was started takes requests");
         let next = requests.waiting.pop_front();
         requests.is_running = next.is_some();
         next

@@ -247,6 +247,7 @@ pub(crate) fn restore_sectors(
     sectors: u8,
     _: NewestRecords,
 ) -> bool {
+    assert_eq!(bytes.len() as u64, LINE_BYTES, "the sectors are at their places");
     let sectors = sectors & shard.slots().line(key).lost();
     if sectors == 0 {
         return true;

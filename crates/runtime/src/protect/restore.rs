@@ -4,7 +4,7 @@
 //! the dirty limit is reached. The records stay in the journal until a checkpoint, so a crash
 //! during the restore loses nothing.
 
-use crate::platform::locks::{LazyCondvar, Lock};
+use crate::platform::locks::{LazyCondvar, Lock, assert_may_wait};
 use crate::shared::{Message, Shared, Tasks};
 use forebay_journal::Piece;
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
@@ -50,7 +50,7 @@ struct Latch {
 impl Latch {
     fn end(&self, count: usize, result: IoResult) {
         let mut state = self.state.lock();
-        state.0 -= count;
+        state.0 = state.0.checked_sub(count).expect("a piece of a batch ends once");
         state.1 = state.1.or(result.err());
         if state.0 == 0 {
             self.done.notify_all();
@@ -154,6 +154,7 @@ impl<'a> Restorer<'a> {
         let batch = Arc::new(std::mem::replace(&mut self.current, next));
         let latch = self.submit(&batch);
         self.in_flight.push_back((batch, latch));
+        assert!(self.in_flight.len() <= IN_FLIGHT_MAX, "the memory for batches is bounded");
         Ok(())
     }
 
@@ -180,6 +181,7 @@ impl<'a> Restorer<'a> {
     /// Waits for the oldest batch in flight, and retries it if it has failed.
     fn complete_oldest(&mut self) -> IoResult {
         let Some((batch, latch)) = self.in_flight.pop_front() else { return Ok(()) };
+        assert_may_wait();
         let mut result = latch.wait();
         for _ in 1..TRIES_MAX {
             if matches!(result, Ok(()) | Err(IoError::Shutdown)) {

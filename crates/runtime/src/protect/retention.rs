@@ -4,6 +4,7 @@
 use super::patrol::verify_locked;
 use super::regain;
 use crate::journal::Journal;
+use crate::platform::locks::assert_may_wait;
 use crate::pool::MappedLines;
 use crate::shared::{JournalUse, Message, Shared};
 use forebay_backend::AlignedBuffer;
@@ -138,6 +139,7 @@ impl FailedCheckpoint<'_> {
             tasks.sync(volume, Box::new(move |result| _ = sender.send(result)));
         })));
         drop(shared);
+        assert_may_wait();
         // A worker that ends drops its tasks.
         result.recv().unwrap_or(Err(IoError::Shutdown))
     }

@@ -29,7 +29,7 @@ use crate::background::Background;
 use crate::budget::{Acquired, Budget, Queue, Waiter};
 use crate::disk::UnansweredIos;
 use crate::platform::descriptors::Descriptors;
-use crate::platform::locks::Locked;
+use crate::platform::locks::{Locked, assert_may_wait};
 use crate::pool::{HugePages, MappedLines, Pool};
 use forebay_ecc::Code;
 use forebay_engine::{Place, Protection, Shard, Slot};
@@ -131,6 +131,7 @@ impl Shared {
         let task = Box::new(move |tasks: &mut dyn Tasks| {
             let _ = sender.send(task(tasks));
         });
+        assert_may_wait();
         self.inboxes[worker].post(Message::Task(task));
         // A worker that has ended drops the task, and with it the sender.
         result.recv().map_err(|_| WorkerEnded)
@@ -150,6 +151,7 @@ impl Shared {
         timeout: Duration,
         task: impl Fn(&mut dyn Tasks) -> T + Clone + Send + 'static,
     ) -> Vec<T> {
+        assert_may_wait();
         let deadline = Instant::now() + timeout;
         let (sender, results) = mpsc::channel();
         for inbox in &self.inboxes {
@@ -202,6 +204,7 @@ impl PoolAccess for Shared {
     /// Takes the lock of each shard once.
     fn release(&self, segments: &[ReplySegment]) {
         let mut shards = segments.iter().fold(0u64, |shards, segment| shards | 1 << segment.shard);
+        debug_assert!(shards.checked_ilog2().unwrap_or(0) < self.shards.len() as u32);
         while shards != 0 {
             let number = shards.trailing_zeros();
             shards &= shards - 1;

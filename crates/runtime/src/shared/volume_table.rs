@@ -33,12 +33,13 @@ impl VolumeTable {
     }
 
     pub(crate) fn insert(&self, volume: Arc<Volume>) {
-        let at = usize::from(volume.id.0);
-        self.replace(at, Some(volume));
+        let before = self.replace(usize::from(volume.id.0), Some(Arc::clone(&volume)));
+        let is_free = before.is_none_or(|before| Arc::ptr_eq(&before, &volume));
+        assert!(is_free, "a number is of one volume");
     }
 
     pub(crate) fn remove(&self, id: VolumeId) {
-        self.replace(usize::from(id.0), None);
+        assert!(self.replace(usize::from(id.0), None).is_some(), "a volume is removed once");
     }
 
     /// Removes all volumes.
@@ -50,13 +51,12 @@ impl VolumeTable {
         drop(all);
     }
 
-    fn replace(&self, at: usize, volume: Option<Arc<Volume>>) {
+    /// Returns the former volume, to be dropped without the lock.
+    fn replace(&self, at: usize, volume: Option<Arc<Volume>>) -> Option<Arc<Volume>> {
         let mut places = self.places.write();
         if places.len() <= at {
             places.resize(at + 1, None);
         }
-        let before = std::mem::replace(&mut places[at], volume);
-        drop(places);
-        drop(before);
+        std::mem::replace(&mut places[at], volume)
     }
 }

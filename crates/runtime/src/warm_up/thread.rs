@@ -230,6 +230,7 @@ impl Thread {
     }
 
     fn end_read(&mut self, job: u64, granule: Granule, is_ok: bool) {
+        assert!((1..=self.next_job).contains(&job), "a read ends after its job began");
         if let Some(job) = self.jobs.iter_mut().find(|other| other.number == job) {
             job.loader.complete(granule, is_ok);
         }
@@ -244,6 +245,7 @@ impl Thread {
             wait = next.map_or(wait, |next| wait.min(next));
             next.is_some()
         });
+        assert!(self.jobs.is_empty(), "jobs begin before they are polled");
         self.jobs = jobs;
         wait
     }

@@ -97,6 +97,7 @@ impl Ios {
     /// Keeps the memory of what is in flight until the process ends, because the disks may still
     /// use it.
     pub(super) fn leave(&mut self) {
+        assert!(self.is_idle(), "only I/Os of volumes that were given up are left in flight");
         std::mem::forget(std::mem::take(&mut self.in_flight));
     }
 
@@ -176,6 +177,7 @@ impl Ios {
     /// Starts a transfer that has waited for a block.
     pub(super) fn resume<R: Reactor>(&mut self, reactor: &mut R, tag: u32) {
         let io = self.in_flight[tag as usize].as_ref().expect("a waiting transfer keeps its tag");
+        assert!(io.claim.is_some(), "only a transfer with a claim waits for blocks");
         submit(reactor, &self.inbox, tag, io);
     }
 
@@ -298,6 +300,7 @@ impl Ios {
                     let retry = InFlight::new(volume, io.verb, purpose, iovecs, discard);
                     self.launch(shared, reactor, retry.with_cause(io.cause));
                 }
+                assert_eq!(at, io.iovecs.len(), "each vector belongs to one member");
             }
             Purpose::Shards(members) => {
                 ended.extend(members.into_iter().map(|member| Ended::Shard {
@@ -346,11 +349,18 @@ fn coalesce(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
                 Place::Slot { slot, offset } => {
                     shared.pool.line(*shard, slot).wrapping_add(offset as usize)
                 }
-                Place::Private { offset } => private.wrapping_add(offset as usize),
+                Place::Private { offset } => {
+                    assert!(!private.is_null(), "the I/O was pushed with its memory");
+                    private.wrapping_add(offset as usize)
+                }
                 Place::Discard => discard.as_ref().expect("allocated above").as_ptr(),
             };
             push_iovec(&mut iovecs, before, base, segment.len as usize);
         }
+        let bytes: usize = iovecs[before..].iter().map(|iovec: &libc::iovec| iovec.iov_len).sum();
+        let moves_data = matches!(verb, IoVerb::Read | IoVerb::Write { .. });
+        let whole = if moves_data { action.range.len } else { 0 };
+        assert_eq!(bytes as u64, whole, "the memory of an I/O is as long as its range");
         let (id, range, iovecs) = (action.id, action.range, iovecs.len() - before);
         members.push(Member { shard: *shard, id, range, iovecs });
     }

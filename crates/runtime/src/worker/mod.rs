@@ -57,7 +57,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         let patrol = Patrol::new(&shared, worker, now);
         Ok(Self {
             patrol,
-            dispatcher: Dispatcher::new(worker as u8),
+            dispatcher: Dispatcher::new(u8::try_from(worker).expect("there are few workers")),
             host: WorkerHost {
                 shared,
                 worker,
@@ -120,6 +120,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             }
             let is_done = self.dispatcher.in_flight() == 0 || self.abandons_requests;
             if self.stopping && is_done && self.host.ios.is_idle() {
+                let is_answered = self.abandons_requests || self.host.in_flight.is_empty();
+                assert!(is_answered, "a worker answers its requests before it ends");
                 self.inbox().close();
                 self.host.ios.leave();
                 return Ok(());
@@ -197,7 +199,14 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                     let WorkerHost { ios, reactor, .. } = &mut self.host;
                     ios.resume(reactor, tag);
                 }
-                Message::Answer(answer) => self.dispatcher.answer(&mut self.host, answer),
+                Message::Answer(answer) => {
+                    let worker = usize::from(forebay_volume::worker_of(answer.part));
+                    assert_eq!(
+                        worker, self.host.worker,
+                        "an answer goes to the worker of its part"
+                    );
+                    self.dispatcher.answer(&mut self.host, answer);
+                }
                 Message::MemoryFree { client } => {
                     let (front, mut context) = self.parts();
                     if context.host.clients.is_waiting(client) {

@@ -204,7 +204,7 @@ impl Vault {
         if superblock.is_clean {
             tracing::info!(vault = %self.name, "vault emptied, all of its data is on the disks");
             state.found = None;
-            state.phase = VaultPhase::Ready;
+            state.change_phase(VaultPhase::Holding, VaultPhase::Ready);
             state.measure_at = Instant::now();
             self.wakeup.notify_all();
         } else if let Some(found) = &mut state.found {

@@ -137,6 +137,13 @@ struct State {
 }
 
 /// The state that a dump, drill, measurement or probe uses exclusively.
+impl State {
+    fn change_phase(&mut self, from: VaultPhase, to: VaultPhase) {
+        assert_eq!(self.phase, from, "no other thread has changed the phase to {to:?}");
+        self.phase = to;
+    }
+}
+
 struct Work {
     batches: Vec<Batch>,
     /// The sequence and identity of the newest superblock.

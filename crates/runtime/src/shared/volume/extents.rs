@@ -133,6 +133,7 @@ impl Volume {
             return;
         }
         queue.has_thread = true;
+        assert_eq!(queue.queued.len(), 1, "no query is left without a thread");
         drop(queue);
         let volume = Arc::clone(self);
         let work = move || volume.run_extent_queries();
