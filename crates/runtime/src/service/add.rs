@@ -5,7 +5,7 @@ use super::drain::flush;
 use super::protectors::pool_and_vault;
 use super::record_again::record_again;
 use super::{VolumeService, VolumeSettings};
-use crate::disk::Reads;
+use crate::disk::DiskState;
 use crate::error::{VolumeError, VolumeResult};
 use crate::journal::{Attachment, JournalError, VolumeJournal};
 use crate::platform::locks::{Lock, SharedLock};
@@ -15,7 +15,7 @@ use crate::shared::{
     ExtentQueries, FlushGate, Gather, Govern, JournalUse, Learn, Shared, SlowVolume, Volume,
     VolumePins, Warm, limits_of,
 };
-use crate::stats::{DiskLoad, InternalReads, WorkerStats};
+use crate::stats::{InternalReads, WorkerStats};
 use forebay_backend::Backend;
 use forebay_engine::Protection;
 use forebay_frontend::VolumeInfo;
@@ -24,8 +24,8 @@ use forebay_journal::decision::{PoolState, VaultState};
 use forebay_protect::VolumePower;
 use forebay_types::{Durability, Mode, Stripes, TlsUse, VolumeId};
 use forebay_volume::Streams;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 impl VolumeService {
@@ -106,17 +106,11 @@ impl VolumeService {
             order: config.ordered.then(Arc::default),
             journal,
             power: VolumePower::new(config.protection.has_ups()),
-            samples: OnceLock::new(),
-            error_log: Default::default(),
-            disk_errors: Default::default(),
-            reads: Reads::default(),
-            disk: DiskLoad::default(),
-            internal_reads,
+            disk: DiskState { internal_reads, ..DiskState::default() },
             slow: SlowVolume::new(config.slow_us),
             warm,
             pins: VolumePins::default(),
             learn: Learn::new(config.learn),
-            presence: Default::default(),
             internal_flushes: AtomicU64::new(0),
             extent_queries: ExtentQueries::default(),
             stats: self.shared.inboxes.iter().map(|_| WorkerStats::default()).collect(),

@@ -164,7 +164,7 @@ fn worker_statistics(volume: &Volume, disk: &DiskUse) -> VolumeStatistics {
         requests,
         latencies,
         disk_busy_ns: disk.busy.as_nanos() as u64,
-        internal: volume.internal_reads.ios(),
+        internal: volume.disk.internal_reads.ios(),
         ..VolumeStatistics::default()
     }
 }
@@ -233,7 +233,7 @@ impl VolumeService {
         let now = self.shared.started.elapsed();
         let mut stalls = self.stalls();
         let status = |volume: &Arc<Volume>| {
-            let disk = volume.disk.until(now);
+            let disk = volume.disk.load.until(now);
             VolumeStatus {
                 id: volume.id,
                 name: volume.name.clone(),
@@ -247,8 +247,8 @@ impl VolumeService {
                 half_added: volume.half_added.load(Ordering::Relaxed),
                 flush_failure: volume.flush.failure(),
                 stall: stalls.remove(&volume.id),
-                disk_errors: volume.disk_errors.failures(),
-                displaced: volume.presence.displaced(),
+                disk_errors: volume.disk.errors.failures(),
+                displaced: volume.disk.presence.displaced(),
                 is_ups_only: volume.is_ups_only(),
                 halted: volume.power.is_halted(),
                 cached_bytes: 0,
@@ -292,7 +292,7 @@ impl VolumeService {
         let volumes = self.shared.volumes.all();
         let now = self.shared.started.elapsed();
         let begin = |volume: &Arc<Volume>| {
-            let disk = volume.disk.until(now);
+            let disk = volume.disk.load.until(now);
             NamedStatistics {
                 id: volume.id,
                 name: volume.name.clone(),

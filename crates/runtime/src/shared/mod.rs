@@ -168,7 +168,7 @@ impl Shared {
     /// Whether writeback of a volume slows down unless it is urgent: clients read from its disk, or
     /// other programs wait for disks.
     pub(crate) fn slows_writeback(&self, volume: &Volume, now_ms: u64) -> bool {
-        volume.reads.is_reading(now_ms) || !self.background.disks().is_full()
+        volume.disk.reads.is_reading(now_ms) || !self.background.disks().is_full()
     }
 
     /// The division of a volume into regions.

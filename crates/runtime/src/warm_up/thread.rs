@@ -345,9 +345,9 @@ fn end_job(volume: &Volume, job: &Job, end: LoaderEnd) {
 
 fn conditions(shared: &Shared, volume: &Volume, purpose: Purpose) -> Conditions {
     let now_ms = shared.started.elapsed().as_millis() as u64;
-    let (alone, beside) = volume.reads.demand();
+    let (alone, beside) = volume.disk.reads.demand();
     let has_room = purpose != Purpose::WarmUp || shared.shards.has_room();
-    let is_read = volume.reads.is_reading(now_ms);
+    let is_read = volume.disk.reads.is_reading(now_ms);
     let share = shared.background.both();
     Conditions { now_ms, is_read, alone, beside, has_room, share }
 }

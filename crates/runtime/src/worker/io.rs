@@ -148,9 +148,9 @@ impl Ios {
     fn launch<R: Reactor>(&mut self, shared: &Shared, reactor: &mut R, io: InFlight) {
         io.count(self.worker);
         if io.verb == Some(IoVerb::Read) {
-            io.volume.reads.begin(io.is_background());
+            io.volume.disk.reads.begin(io.is_background());
         }
-        io.volume.disk.begin(io.began.saturating_duration_since(self.started));
+        io.volume.disk.load.begin(io.began.saturating_duration_since(self.started));
         let tag = self.free.pop().unwrap_or_else(|| {
             self.in_flight.push(None);
             (self.in_flight.len() - 1) as u32
@@ -263,10 +263,10 @@ impl Ios {
         stats.counts.backend_answers.add(1);
         stats.counts.backend_errors.add(u64::from(result.is_err()));
         stats.record(io.latency_class(), took.as_nanos() as u64, 1);
-        io.volume.disk_errors.record(result.is_err(), ended_at);
-        io.volume.disk.end(ended_at);
+        io.volume.disk.errors.record(result.is_err(), ended_at);
+        io.volume.disk.load.end(ended_at);
         if io.verb == Some(IoVerb::Read) {
-            io.volume.reads.end(io.is_background(), ended_at, took);
+            io.volume.disk.reads.end(io.is_background(), ended_at, took);
         }
         if let Err(error) = result {
             log_failure(&io, error, now);
@@ -315,7 +315,7 @@ impl Ios {
 
 /// Logs an I/O that a disk has failed, whatever the disk is.
 fn log_failure(io: &InFlight, error: IoError, now: Instant) {
-    let Some(others) = io.volume.error_log.admit(now) else { return };
+    let Some(others) = io.volume.disk.error_log.admit(now) else { return };
     let (range, cause) = (io.verb.map(|_| io.range), io.cause.name());
     tracing::warn!(
         volume = io.volume.name,

@@ -299,7 +299,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 let in_shard = shard.volume_mut(volume.id);
                 in_shard.set_reading(shared.slows_writeback(volume, now_ms));
                 in_shard.set_gather_below(volume.gather.status().below_bytes);
-                let pace = volume.govern.sample(volume.id, (number, &shard), &volume.reads, now_ms);
+                let pace =
+                    volume.govern.sample(volume.id, (number, &shard), &volume.disk.reads, now_ms);
                 let in_shard = shard.volume_mut(volume.id);
                 in_shard.set_pace(pace);
                 let used = volume.journal.as_ref().filter(|_| in_shard.dirty_lines() > 0);

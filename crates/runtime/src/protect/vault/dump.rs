@@ -180,7 +180,7 @@ impl Vault {
     fn fingerprints(&self, volumes: &[(VolumeId, u16)]) -> Vec<(u16, DiskInfo)> {
         let fingerprint = |volume: &Volume| DiskInfo {
             hardware: hardware(&*volume.backend),
-            samples: volume.samples.get().map(KeptSamples::samples).unwrap_or_default(),
+            samples: volume.disk.samples.get().map(KeptSamples::samples).unwrap_or_default(),
             ..DiskInfo::default()
         };
         let known = volumes.iter().filter_map(|&(id, number)| {

@@ -272,7 +272,7 @@ impl Calibrator {
         if shared.stopping.load(Ordering::Relaxed)
             || volume.power.is_halted()
             || shared.budget.has_waiters()
-            || volume.reads.is_reading(now_ms)
+            || volume.disk.reads.is_reading(now_ms)
         {
             return false;
         }
