@@ -33,8 +33,9 @@ struct Shape {
     name: String,
     /// The largest set of top-level modules that all use each other, directly or not.
     circle: Vec<String>,
-    /// Types whose `impl` blocks stand in several files, and in how many.
-    spread: Vec<(String, usize)>,
+    /// Types whose `impl` blocks stand in several files: in how many, and how many of these are
+    /// outside the type's own folder.
+    spread: Vec<(String, usize, usize)>,
     code: usize,
     assertions: usize,
 }
@@ -52,11 +53,11 @@ impl Structure {
 
     fn add(&mut self, package: &Package) {
         let name = package.name().to_owned();
-        let mut types: Vec<String> = Vec::new();
+        let mut types: Vec<(String, &Path)> = Vec::new();
         let mut impls: BTreeMap<String, BTreeSet<&Path>> = BTreeMap::new();
         let (mut code, mut assertions) = (0, 0);
         for (file, source) in &package.sources {
-            types.extend(source.types());
+            types.extend(source.types().into_iter().map(|of| (of, file.as_path())));
             for (of, _) in source.impls() {
                 impls.entry(of).or_default().insert(file);
             }
@@ -71,14 +72,22 @@ impl Structure {
         let mut spread = Vec::new();
         for (of, files) in impls {
             // Of several types with one name, each has a file of its own.
-            let definitions = types.iter().filter(|name| **name == of).count();
-            if definitions > 0 && files.len() > definitions {
-                spread.push((of, files.len() + 1 - definitions));
+            let homes: Vec<_> =
+                types.iter().filter(|(name, _)| *name == of).map(|(_, file)| *file).collect();
+            if !homes.is_empty() && files.len() > homes.len() {
+                let strays =
+                    files.iter().filter(|file| !homes.iter().any(|home| is_at_home(file, home)));
+                let strays = strays.count();
+                spread.push((of, files.len() + 1 - homes.len(), strays));
             }
         }
-        spread.sort_by_key(|(_, files)| std::cmp::Reverse(*files));
-        let circle = circle(&uses(package));
-        for of in types {
+        spread.sort_by_key(|(_, files, _)| std::cmp::Reverse(*files));
+        let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (_, module, used) in module_uses(package) {
+            uses.entry(module).or_default().extend(used);
+        }
+        let circle = circle(&uses);
+        for (of, _) in types {
             self.types.entry(of).or_default().push(name.clone());
         }
         self.packages.push(Shape { name, circle, spread, code, assertions });
@@ -126,8 +135,17 @@ impl Display for Structure {
         let spread = self.packages.iter().map(|shape| shape.spread.len()).sum::<usize>();
         writeln!(f, "types with impl blocks in several files: {spread}; in four or more:")?;
         for shape in &self.packages {
-            for (of, files) in shape.spread.iter().filter(|(_, files)| *files >= 4) {
+            for (of, files, _) in shape.spread.iter().filter(|(_, files, _)| *files >= 4) {
                 writeln!(f, "  {:14}{files:3}: {of}", shape.name)?;
+            }
+        }
+        writeln!(
+            f,
+            "types with impl blocks outside their file and folder, and in how many files:"
+        )?;
+        for shape in &self.packages {
+            for (of, _, strays) in shape.spread.iter().filter(|(_, _, strays)| *strays > 0) {
+                writeln!(f, "  {:14}{strays:3}: {of}", shape.name)?;
             }
         }
         writeln!(f, "assertions in a thousand lines of code:")?;
@@ -138,6 +156,13 @@ impl Display for Structure {
         let (short, docs) = (self.short_docs, self.docs);
         writeln!(f, "docs of at most {SHORT_DOC_WORDS_MAX} words: {short} of {docs}")
     }
+}
+
+/// Whether `file` is the one that defines a type, `home`, or in the folder of its module. A type of
+/// a file in a room may have methods in all of the room's files beside it.
+fn is_at_home(file: &Path, home: &Path) -> bool {
+    let folder = home.parent().filter(|folder| !folder.ends_with("src"));
+    file == home || file.starts_with(folder.unwrap_or(&home.with_extension("")))
 }
 
 fn assertions_in(source: &RustSource) -> usize {
@@ -158,10 +183,11 @@ fn docs(source: &RustSource) -> Vec<usize> {
     comments.map(|lines| lines.iter().flatten().sum()).filter(|words| *words > 0).collect()
 }
 
-/// The top-level modules of a package, each with those that it uses.
-fn uses(package: &Package) -> BTreeMap<String, BTreeSet<String>> {
+/// The files of a package, each with its top-level module and the others that it uses. The root,
+/// which may use all, is left out.
+pub fn module_uses(package: &Package) -> Vec<(&Path, String, BTreeSet<String>)> {
     let src = package.dir.join("src");
-    let mut modules = BTreeMap::new();
+    let mut files = Vec::new();
     let mut exports = BTreeMap::new();
     for (file, source) in &package.sources {
         let Ok(inside) = file.strip_prefix(&src) else { continue };
@@ -184,17 +210,19 @@ fn uses(package: &Package) -> BTreeMap<String, BTreeSet<String>> {
             }
             stem => path.push(stem),
         }
-        let used: &mut BTreeSet<String> = modules.entry(path[0].to_owned()).or_default();
-        used.extend(source.local_paths().iter().filter_map(|local| first_module(local, &path)));
+        let locals = source.local_paths();
+        let used: BTreeSet<_> =
+            locals.iter().filter_map(|local| first_module(local, &path)).collect();
+        files.push((file.as_path(), path[0].to_owned(), used));
     }
-    let names: BTreeSet<String> = modules.keys().cloned().collect();
+    let names: BTreeSet<String> = files.iter().map(|(_, module, _)| module.clone()).collect();
     exports.retain(|name, _| !names.contains(name));
-    for (module, used) in &mut modules {
+    for (_, module, used) in &mut files {
         let others = used.iter().map(|name| exports.get(name).unwrap_or(name));
         let others = others.filter(|other| *other != module && names.contains(*other));
         *used = others.cloned().collect();
     }
-    modules
+    files
 }
 
 /// The top-level item that a path in the module `at` begins with; `None` for one in `at` itself.
@@ -263,6 +291,16 @@ mod tests {
     }
 
     #[test]
+    fn a_type_is_at_home_in_its_file_and_folder() {
+        let at_home = |file, home| is_at_home(Path::new(file), Path::new(home));
+        assert!(at_home("a/src/x/deep/y.rs", "a/src/x/mod.rs"));
+        assert!(at_home("a/src/x/z.rs", "a/src/x/y.rs"));
+        assert!(at_home("a/src/x/y.rs", "a/src/x.rs"));
+        assert!(!at_home("a/src/y.rs", "a/src/x.rs"));
+        assert!(!at_home("a/src/y/z.rs", "a/src/x/z.rs"));
+    }
+
+    #[test]
     fn names_types_assertions_and_docs_are_counted() {
         let structure = measured(&[
             ("crates/a/src/lib.rs", "mod x;\nmod y;\n/// The state.\nstruct State;\nstruct A;\n"),
@@ -270,7 +308,7 @@ mod tests {
             ("crates/a/src/y.rs", "impl B for A {\nfn f() { assert!(x.expect(\"y\")) }\n}\n"),
         ]);
         assert_eq!((structure.bare_names(), structure.colliding_percent()), (1, 66));
-        assert_eq!(structure.packages[0].spread, [("A".to_owned(), 2)]);
+        assert_eq!(structure.packages[0].spread, [("A".to_owned(), 2, 2)]);
         assert_eq!((structure.packages[0].code, structure.packages[0].assertions), (10, 2));
         assert_eq!((structure.docs, structure.short_docs), (2, 1));
     }

@@ -12,7 +12,7 @@
 //! A counter that grants room is checked when it falls, in release builds too: if it wrapped, it
 //! would grant memory without limit. Other arithmetic is checked in tests only.
 
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use forebay_types::REGION_BYTES;
 use forebay_types::limits::{CONNECTION_BYTES_IN_FLIGHT_MAX, REQUEST_BYTES_MAX};
 use std::collections::VecDeque;

@@ -7,7 +7,7 @@
 //! allocated. A slab whose memory is given back is left out, and prepared again when its shard
 //! takes it back.
 
-use crate::locks::{Lock, order};
+use crate::platform::locks::{Lock, order};
 use crate::pool::SLAB_BYTES;
 use crate::shared::Shared;
 use forebay_threads::Thread;

@@ -1,9 +1,9 @@
 //! The errors of a runtime's start and of operations on volumes, with their remedies.
 
+use crate::journal::JournalError;
 use crate::pool::PoolError;
-use crate::protect::journal::JournalError;
 use crate::protect::vault::VaultError;
-use crate::shared::{CalibrateError, PinError};
+use crate::shared::{CalibrateError, PinError, UnknownVolume, WorkerEnded};
 use forebay_journal::identity::Evidence;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
 use forebay_types::{Action, Blame, Bytes, Fault, IoError, Remedy};
@@ -292,6 +292,18 @@ pub enum VolumeError {
     /// The workers have ended: the process is about to end.
     #[error("the server is stopping")]
     Stopping,
+}
+
+impl From<WorkerEnded> for VolumeError {
+    fn from(WorkerEnded: WorkerEnded) -> Self {
+        Self::Stopping
+    }
+}
+
+impl From<UnknownVolume> for VolumeError {
+    fn from(UnknownVolume(name): UnknownVolume) -> Self {
+        Self::Unknown(name)
+    }
 }
 
 impl Fault for StartError {

@@ -12,24 +12,25 @@
 //! | `runtime` | start, stop, and what a program calls |
 //! | `service` | volumes: add, change, remove, report |
 //! | `warm_up`, `learn`, `resize`, `collapser` | threads beside the path of requests |
-//! | `worker`, `clients` | the loop of a worker, its I/O and its clients |
-//! | `shared`, `protect`, `error` | what workers share; journals, the vault, the patrol |
+//! | `worker` | the loop of a worker, its I/O and its clients |
+//! | `error` | why a start or an operation on a volume fails |
+//! | `protect` | the vault, the patrol, what shards do for journals |
+//! | `shared` | what workers share: shards, volumes, inboxes |
+//! | `journal` | the journals and their threads |
 //! | `pool`, `disk`, `stats`, `budget`, `background` | lines, disks, counters, limits |
-//! | `reactor`, `locks`, `descriptors`, `timeouts` | the system |
+//! | `platform` | the system: reactors, locks, memory, descriptors, time |
 
 mod background;
 mod budget;
-mod clients;
 mod collapser;
-mod descriptors;
 mod disk;
 mod error;
+mod journal;
 mod learn;
-mod locks;
 mod memory_plan;
+mod platform;
 mod pool;
 mod protect;
-mod reactor;
 mod resize;
 #[cfg(test)]
 mod rig;
@@ -37,13 +38,11 @@ mod runtime;
 mod service;
 mod shared;
 mod stats;
-mod timeouts;
 mod warm_up;
 mod worker;
 mod write_share;
 
 pub use background::BackgroundShares;
-pub use descriptors::Descriptors;
 pub use disk::{DiskStall, examine_disk};
 pub use error::{Stall, StartError, VolumeError, remedy_for_save};
 pub use forebay_backend::SaveState;
@@ -56,20 +55,22 @@ pub use forebay_policy::{
     SizeDecision, SizeOutlook, SizeReason, SizeSettings, SplitCost, ThresholdSource, VolumeShare,
     WritebackLimits, gain_per_doubling,
 };
-pub use learn::{Histories, LocalClock, LocalTime, SystemClock};
+pub use journal::{
+    Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,
+    KeptStatus, MemberRecord, Missing, MissingDevice, OnFailure, VoidRecords, VolumeJournal,
+};
+pub use learn::Histories;
 pub use memory_plan::limit_for_pool;
+pub use platform::clock::{LocalClock, LocalTime, SystemClock};
+pub use platform::descriptors::Descriptors;
 pub use pool::{
     MemoryWords, PoolError, PoolLimits, dirty_bytes_in, inherit, limits_in,
     new_file as new_pool_file, used_bytes_in,
 };
-pub use protect::journal::{
-    Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,
-    KeptStatus, MemberRecord, MissingDevice, OnFailure, VoidRecords, VolumeJournal,
-};
-pub use protect::patrol::{Ecc, PatrolStatus};
+pub use protect::patrol::PatrolStatus;
 pub use protect::power::UpsVolumes;
 pub use protect::vault::{
-    DrillReport, DumpReport, LogReader, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase,
+    DrillReport, DumpReport, LogReader, Measured, OnVoid, Vault, VaultError, VaultPhase,
     VaultRecord, VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
 pub use resize::ResizeError;
@@ -79,21 +80,21 @@ pub use service::{
     SlowUnlogged, VolumeCondition, VolumeService, VolumeSettings, VolumeStatus,
 };
 pub use shared::{
-    CalibrateError, Calibration, CalibrationFailure, ForecastScore, ForecastStatus, GatherStatus,
-    LearnState, LearnStatus, OnMeasured, PinError, PinStatus, Recorded, Served, SlowRequest,
-    SlowWait, VolumeSlow, WaitingRequest, WaitingRequests, WarmUpState, WarmUpStatus,
+    CalibrateError, Calibration, CalibrationFailure, Ecc, ForecastScore, ForecastStatus,
+    GatherStatus, LearnState, LearnStatus, OnMeasured, PinError, PinStatus, Recorded, Served,
+    SlowRequest, SlowWait, Timeouts, VolumeSlow, WaitingRequest, WaitingRequests, WarmUpState,
+    WarmUpStatus,
 };
 pub use stats::{
     ArmTimes, DiskUse, InternalIos, Latencies, LatencyClass, LatencyHistogram, NamedStatistics,
     RequestCounters, ResponseTimes, VolumeStatistics, size_class_bytes,
 };
-pub use timeouts::Timeouts;
 pub use warm_up::WarmLists;
 pub use worker::Engine;
 pub use write_share::{ShareError, WriteShares};
 
 forebay_types::faults! {
-    CalibrateError, JournalError, protect::journal::MissingDevice, PinError,
+    CalibrateError, JournalError, journal::MissingDevice, PinError,
     pool::PoolError, RecordError, ResizeError, ShareError, Stall, StartError, VaultError,
     VolumeError
 }

@@ -1,9 +1,9 @@
 //! Divides the memory limit among the pool and the other users of memory.
 
 use crate::budget::PIECE_BYTES;
+use crate::journal::journal_bytes;
+use crate::platform::reactor::{RECEIVE_BUFFERS_MAX, RECEIVE_BYTES};
 use crate::pool::SLAB_BYTES;
-use crate::protect::journal::journal_bytes;
-use crate::reactor::{RECEIVE_BUFFERS_MAX, RECEIVE_BYTES};
 use forebay_types::limits::REQUEST_BYTES_MAX;
 
 /// Memory of an idle process: code, heap, stacks.
@@ -75,6 +75,7 @@ impl MemoryPlan {
         let shards = (pool_bytes / SHARD_BYTES_MIN).clamp(1, shards_max);
         // Rounded down to a power of two.
         let shards = 1 << shards.ilog2();
+        assert!(shards <= SHARDS_MAX && pool_bytes / shards as u64 >= SLAB_BYTES);
         Self {
             limit_bytes,
             start_bytes,

@@ -13,22 +13,21 @@ pub use header::MemoryWords;
 pub(crate) use header::{PoolVolume, Progress, checksum};
 pub(crate) use huge_pages::HugePages;
 
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
+use crate::platform::mapping::{HUGE_PAGE_BYTES, Mapping};
 use forebay_engine::{LineMeta, SLOTS_MAX, ShardConfig, Slab, Slot};
 use forebay_types::limits::VOLUMES_MAX;
 use forebay_types::{Action, Bytes, Fault, LINE_BYTES, Remedy, VolumeId};
 use header::{COPY_BYTES, HEADER_BYTES, Header, Layout};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::{Errno, FdFlags, pread};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 /// The size of a slab, a huge page. A shard's share of the pool is a multiple of it.
-pub const SLAB_BYTES: u64 = 2 << 20;
+pub const SLAB_BYTES: u64 = HUGE_PAGE_BYTES as u64;
 /// Bytes of a line's checksum.
 pub(crate) const SUM_BYTES: u64 = size_of::<AtomicU32>() as u64;
 /// Lines in a slab.
@@ -88,10 +87,8 @@ impl Fault for PoolError {
 /// engine has handed out, and pins keep a slot in use from being handed out again.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    base: NonNull<u8>,
-    /// The address space reserved around the mapping, to align it to a huge page.
-    reserved: NonNull<u8>,
-    reserved_len: usize,
+    /// Every pointer into it is kept with a clone of the `Arc` of the pool.
+    mapping: Mapping,
     sums_offset: usize,
     data_offset: usize,
     layout: Layout,
@@ -307,38 +304,8 @@ impl Pool {
 
     fn map(file: OwnedFd, header: Header, is_adopted: bool) -> rustix::io::Result<Arc<Self>> {
         let layout = header.layout;
-        let len = len_of(&layout);
-        let reserved_len = len + SLAB_BYTES as usize;
-        // SAFETY: new address space of the kernel's choice does not affect other memory.
-        let reserved = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                reserved_len,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?
-        };
-        let aligned = (reserved as usize).next_multiple_of(SLAB_BYTES as usize);
-        // SAFETY: replaces a part of the address space reserved above.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::with_exposed_provenance_mut(aligned),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE,
-                &file,
-                0,
-            )?
-        };
-        // Best effort: small pages work, too.
-        // SAFETY: the range is the mapping made above.
-        let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
-        let base = NonNull::new(base.cast()).expect("a mapping is never at address zero");
-        let reserved = NonNull::new(reserved.cast()).expect("a mapping is never at address zero");
         Ok(Arc::new(Self {
-            base,
-            reserved,
-            reserved_len,
+            mapping: Mapping::new(&file, len_of(&layout))?,
             sums_offset: layout.sums_offset(),
             data_offset: layout.data_offset(SLAB_BYTES as usize),
             layout,
@@ -469,7 +436,7 @@ impl Pool {
         // SAFETY: the two copies lie at the start of the mapping, and each has space for the
         // longest header. Only this function accesses them, under the lock.
         unsafe {
-            let to = self.base.as_ptr().add(header.copy() * COPY_BYTES);
+            let to = self.mapping.base().as_ptr().add(header.copy() * COPY_BYTES);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
         }
         std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
@@ -491,7 +458,7 @@ impl Pool {
         let line = shard * self.layout.shard_slots + slot as usize;
         assert!(shard < self.layout.shards && (slot as usize) < self.layout.shard_slots);
         // SAFETY: asserted to lie inside the mapping.
-        unsafe { self.base.as_ptr().add(self.data_offset + line * LINE_BYTES as usize) }
+        unsafe { self.mapping.base().as_ptr().add(self.data_offset + line * LINE_BYTES as usize) }
     }
 
     /// Copies a line's data to `to`. The caller holds the shard's lock, and the line is resident.
@@ -511,7 +478,7 @@ impl Pool {
         let offset = self.sums_offset + line * size_of::<AtomicU32>();
         // SAFETY: inside the mapping, between tables and data, as asserted; aligned, because the
         // size of the tables is a multiple of four; accessed only through this function.
-        unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
+        unsafe { &*self.mapping.base().as_ptr().add(offset).cast::<AtomicU32>() }
     }
 
     /// Prefetches a line's metadata and the first `data_bytes` of its data into the processor's
@@ -520,7 +487,8 @@ impl Pool {
         if shard < self.layout.shards && (slot as usize) < self.layout.shard_slots {
             let line = shard * self.layout.shard_slots + slot as usize;
             prefetch(
-                self.base
+                self.mapping
+                    .base()
                     .as_ptr()
                     .wrapping_add(self.layout.table_offset(0) + line * size_of::<LineMeta>()),
             );
@@ -543,16 +511,8 @@ impl Pool {
     /// because pages are in use or no huge page is free.
     pub(crate) fn make_huge(&self, shard: usize, slab: usize) -> std::io::Result<()> {
         assert!(slab < self.shard_slabs());
-        let start = self.line(shard, (slab * SLAB_LINES) as Slot);
-        // The kernel collapses pages only if at least one is allocated.
-        // SAFETY: reads a byte of the mapping. A concurrent change does not matter, because the
-        // value is not used.
-        unsafe { start.read_volatile() };
-        // SAFETY: the slab lies inside the mapping; collapsing pages does not change their content.
-        match unsafe { libc::madvise(start.cast(), SLAB_BYTES as usize, libc::MADV_COLLAPSE) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        }
+        let line = shard * self.layout.shard_slots + slab * SLAB_LINES;
+        self.mapping.make_huge(self.data_offset + line * LINE_BYTES as usize)
     }
 
     /// The line table of a shard. The result owns the table, so only one may exist at a time.
@@ -561,18 +521,8 @@ impl Pool {
         let offset = self.layout.table_offset(shard);
         // SAFETY: the tables of all shards lie inside the mapping, before the data. The mapping is
         // page-aligned, and each table is aligned to the size of its elements.
-        let start = unsafe { self.base.as_ptr().add(offset) }.cast::<LineMeta>();
+        let start = unsafe { self.mapping.base().as_ptr().add(offset) }.cast::<LineMeta>();
         MappedLines { start, len: self.layout.shard_slots, _pool: Arc::clone(self) }
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        // SAFETY: unmaps the address space reserved in `map`, with the mapping in it. Every pointer
-        // into it was kept with a clone of the `Arc`.
-        let unmapped =
-            unsafe { rustix::mm::munmap(self.reserved.as_ptr().cast(), self.reserved_len) };
-        debug_assert!(unmapped.is_ok());
     }
 }
 

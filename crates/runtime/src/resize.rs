@@ -10,8 +10,8 @@
 //! The size is recorded in the header of the pool, so that a process that adopts the pool continues
 //! with it, and completes a resize that its predecessor has begun.
 
-use crate::locks::{Lock, order};
 use crate::memory_plan::MemoryPlan;
+use crate::platform::locks::{Lock, order};
 use crate::pool::{Pool, SLAB_BYTES};
 use crate::protect::patrol;
 use crate::shared::Shared;
@@ -136,7 +136,8 @@ pub(crate) fn bounds_of(pool: &Pool, plan: &MemoryPlan) -> MemoryBounds {
         false => around_bytes + pool.data_bytes(),
     };
     let shards = pool.shards() as u64;
-    let missing = (pool.shard_slots() - pool.recorded_lines()) as u64;
+    let missing = pool.shard_slots().checked_sub(pool.recorded_lines());
+    let missing = missing.expect("no more lines are recorded than there are slots") as u64;
     let missing_bytes = missing * shards * LINE_BYTES;
     MemoryBounds::new(most_bytes, pool.data_bytes(), missing_bytes, shards * SLAB_BYTES)
 }
@@ -152,6 +153,7 @@ pub(crate) fn with_shard_lines(
     pool: &Pool,
     shard_lines: usize,
 ) -> MemoryBounds {
+    assert!(shard_lines <= pool.shard_slots(), "the pool has these lines");
     let removable_lines = (pool.shard_slots() - shard_lines) as u64 * pool.shards() as u64;
     let least_bytes = bounds.least_bytes.max(bounds.most_bytes - removable_lines * LINE_BYTES);
     MemoryBounds { least_bytes, ..bounds }
@@ -179,7 +181,8 @@ pub(crate) fn shard_lines(
     memory_bytes: u64,
 ) -> Result<usize, ResizeError> {
     check(bounds, memory_bytes)?;
-    let data_bytes = pool.data_bytes() - (bounds.most_bytes - memory_bytes);
+    let data_bytes = pool.data_bytes().checked_sub(bounds.most_bytes - memory_bytes);
+    let data_bytes = data_bytes.expect("what is given back is in the pool");
     let slabs = data_bytes / pool.shards() as u64 / SLAB_BYTES;
     Ok((slabs * (SLAB_BYTES / LINE_BYTES)) as usize)
 }
@@ -220,6 +223,7 @@ impl Resizer {
         if self.stops.load(Ordering::Relaxed) {
             return Ok(false);
         }
+        assert!(lines <= shared.pool.shard_slots(), "the size was checked");
         shared.pool.record_lines(lines);
         let mut is_resizing = false;
         for mut shard in shared.shards.each() {

@@ -11,18 +11,18 @@ pub use stop::{LeftBehind, leave};
 use crate::background::BackgroundShares;
 use crate::collapser::Collapser;
 use crate::error::{StartError, VolumeError};
-use crate::learn::{Histories, LocalClock};
+use crate::learn::Histories;
 use crate::memory_plan::MemoryPlan;
+use crate::platform::clock::LocalClock;
 use crate::pool::MemoryWords;
-use crate::protect::patrol::Ecc;
 use crate::protect::power::UpsVolumes;
 use crate::protect::vault::{Vault, VaultError, VaultSettings, vault_bytes_for};
 use crate::resize::{self, ResizeError, Resizer};
 use crate::service::{
     Curves, MemoryStatus, RecordError, Recording, RuntimeStatus, SlowLog, VolumeService,
 };
-use crate::shared::{Message, Shared};
-use crate::timeouts::Timeouts;
+use crate::shared::Timeouts;
+use crate::shared::{Ecc, Message, Shared};
 use crate::warm_up::WarmLists;
 use crate::worker::{Crew, Engine};
 use crate::write_share::WriteShares;
@@ -397,7 +397,7 @@ impl Runtime {
     }
 
     pub(crate) fn named(&self, name: &str) -> Result<Arc<crate::shared::Volume>, VolumeError> {
-        self.shared.volumes.named(name)
+        Ok(self.shared.volumes.named(name)?)
     }
 
     pub(crate) fn run_on<T: Send + 'static>(
@@ -405,6 +405,6 @@ impl Runtime {
         worker: usize,
         task: impl FnOnce(&mut dyn crate::shared::Tasks) -> T + Send + 'static,
     ) -> Result<T, VolumeError> {
-        self.shared.run_on(worker, task)
+        Ok(self.shared.run_on(worker, task)?)
     }
 }

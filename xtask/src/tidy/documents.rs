@@ -1,4 +1,4 @@
-//! References in documents: the specification names existing tests, and each decision has a unique
+//! References in documents: they name existing files and tests, and each decision has a unique
 //! number.
 
 use super::Finding;
@@ -38,6 +38,27 @@ pub fn decision(
     }
 }
 
+/// Checks that the source files and folders named by a document exist: from its own folder, as in
+/// the README of a crate, from the folder of all crates, or from the root. Decisions and the
+/// changelog name what there was at their time.
+pub fn source_paths(tree: &Tree, file: &Path, text: &str, findings: &mut Vec<Finding>) {
+    let is_checked_elsewhere = file == Path::new(SPECIFICATION);
+    if is_checked_elsewhere || is_decision(file) || file == Path::new("CHANGELOG.md") {
+        return;
+    }
+    let dir = file.parent().unwrap_or(Path::new(""));
+    for (index, line) in text.lines().enumerate() {
+        let words = line.split('`').skip(1).step_by(2);
+        for word in words.filter(|word| is_source_path(word)) {
+            let places = [dir, "crates".as_ref(), "".as_ref()].map(|root| root.join(word));
+            if !tree.files.iter().any(|(at, _)| places.iter().any(|place| at.starts_with(place))) {
+                let message = format!("there is no {word}");
+                findings.push(Finding { file: file.to_owned(), line: index + 1, message });
+            }
+        }
+    }
+}
+
 /// Checks that the files and tests named by the specification exist.
 pub fn specification(tree: &Tree, findings: &mut Vec<Finding>) {
     for (index, line) in tree.text(SPECIFICATION).lines().enumerate() {
@@ -67,6 +88,13 @@ pub fn specification(tree: &Tree, findings: &mut Vec<Finding>) {
 
 fn is_path(word: &str) -> bool {
     [".rs", ".sh", "/"].iter().any(|end| word.ends_with(*end)) && !word.contains(' ')
+}
+
+/// Whether a word is a path with a folder `src` or `tests`.
+fn is_source_path(word: &str) -> bool {
+    let (folders, _) = word.rsplit_once('/').unwrap_or_default();
+    folders.split('/').any(|part| matches!(part, "src" | "tests"))
+        && word.chars().all(|c| is_word(c) || matches!(c, '/' | '.' | '-'))
 }
 
 fn is_test_name(word: &str) -> bool {
@@ -122,6 +150,27 @@ mod tests {
         ] {
             assert_eq!(of_specification(text), [message]);
         }
+    }
+
+    #[test]
+    fn a_source_that_is_not_there_is_found_in_any_document() {
+        let files = ["crates/engine/src/index.rs", "crates/nbd/src/a/b.rs", "bench/src/bin/x.rs"];
+        let tree = Tree::of(files.map(|file| (file.into(), String::new())).into());
+        let found = |file: &str, text: &str| {
+            let mut findings = Vec::new();
+            source_paths(&tree, Path::new(file), text, &mut findings);
+            findings.iter().map(Finding::to_string).collect::<Vec<_>>()
+        };
+        let readme = "crates/engine/README.md";
+        let there = "`src/index.rs`, `nbd/src/a`, `bench/src/bin/x.rs`, `src/`, `a/b.rs`, `src/*`";
+        assert_eq!(found(readme, there), Vec::<String>::new());
+        for (file, path) in
+            [(readme, "src/gone.rs"), (readme, "nbd/src/gone"), ("docs/x.md", "src/index.rs")]
+        {
+            let text = format!("one\ntwo `{path}`\n");
+            assert_eq!(found(file, &text), [format!("{file}:2: there is no {path}")]);
+        }
+        assert_eq!(found("docs/decisions/0001-x.md", "`src/gone.rs`"), Vec::<String>::new());
     }
 
     #[test]

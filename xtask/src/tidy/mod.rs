@@ -10,6 +10,7 @@ mod arrows;
 mod changelog;
 mod documents;
 pub mod ratchets;
+mod rooms;
 mod rules;
 mod threads;
 mod types;
@@ -56,6 +57,9 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         if documents::is_decision(file) {
             documents::decision(file, text, &mut decisions, &mut findings);
         }
+        if extension == "md" {
+            documents::source_paths(tree, file, text, &mut findings);
+        }
     }
     documents::specification(tree, &mut findings);
     let mut named = Vec::new();
@@ -82,6 +86,7 @@ fn check_package(package: &Package, named: &mut Vec<threads::Named>, findings: &
         line: 0,
         message: "no module declares this file: declare it or delete it".to_owned(),
     }));
+    rooms::check(package, findings);
     types::check(&package.sources, findings);
 }
 

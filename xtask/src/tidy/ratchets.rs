@@ -6,18 +6,17 @@ use crate::structure::{BARE, Structure};
 
 const FILE: &str = "xtask/src/tidy/ratchets.rs";
 /// The largest circle of top-level modules of each package that has one.
-const CIRCLES: [(&str, usize); 8] = [
+const CIRCLES: [(&str, usize); 7] = [
     ("bench", 2),
     ("backend", 3),
     ("config", 2),
     ("control", 2),
     ("frontend-nbd", 2),
     ("journal", 2),
-    ("runtime", 3),
     ("volume", 2),
 ];
 /// How many of a hundred definitions of types share their name with another one.
-const COLLIDING_PERCENT: usize = 18;
+const COLLIDING_PERCENT: usize = 17;
 /// Definitions of a bare name, as `State`, beyond the first of each.
 const BARE_NAMES: usize = 6;
 /// Closures with a name: `let name = |..|`.

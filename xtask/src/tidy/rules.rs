@@ -35,7 +35,7 @@ const IMPURE: [(&str, &str); 10] = [
 ];
 
 /// The crate whose locks are ranked, and where they are defined.
-const LOCKS: (&str, &str) = ("runtime", "crates/runtime/src/locks");
+const LOCKS: (&str, &str) = ("runtime", "crates/runtime/src/platform/locks");
 
 /// Machine-specific paths and names, and package registries, which mean nothing on another machine.
 /// Written in two parts, so that this file passes.

@@ -1,6 +1,6 @@
 //! The log of the I/Os that disks fail.
 
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use std::time::{Duration, Instant};
 
 /// The least time between two lines for a volume.

@@ -17,11 +17,30 @@ pub(crate) use identity::{KeptSamples, examine, hardware, places_to_compare, sam
 pub(crate) use presence::{Change, Presence};
 pub(crate) use reads::Reads;
 
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
+use crate::stats::{DiskLoad, InternalReads};
 use forebay_engine::{IoCause, IoVerb};
 use forebay_types::{ByteRange, VolumeId};
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+/// What is known of the disk of a volume.
+#[derive(Default)]
+pub(crate) struct DiskState {
+    /// How busy it is.
+    pub load: DiskLoad,
+    pub errors: DiskErrors,
+    /// Limits the log lines on I/Os that it fails.
+    pub error_log: ErrorLog,
+    pub reads: Reads,
+    /// Whether it is where it was opened.
+    pub presence: Presence,
+    /// Samples of it, for the vault.
+    pub samples: OnceLock<KeptSamples>,
+    /// What the server reads from it for itself.
+    pub internal_reads: Arc<InternalReads>,
+}
 
 /// An I/O that a disk has not answered.
 #[derive(Clone, Copy, Debug)]

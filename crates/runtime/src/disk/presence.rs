@@ -9,7 +9,7 @@
 //! displaced disk is reported in log and status, and still served: refusing its writes would save
 //! nothing.
 
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use forebay_backend::{Backend, Displaced};
 
 /// Consecutive failed checks after which a device counts as displaced: a device manager may remove

@@ -14,13 +14,12 @@
 //!
 //! [`History`]: forebay_policy::History
 
-mod clock;
 mod thread;
 mod volume;
 
-pub use clock::{LocalClock, LocalTime, SystemClock};
+use crate::platform::clock::LocalClock;
 
-use crate::locks::{Lock, order};
+use crate::platform::locks::{Lock, order};
 use crate::shared::Shared;
 use crate::warm_up::WarmUps;
 use forebay_threads::Thread;

@@ -2,7 +2,8 @@
 //! and passes forecasts on.
 
 use super::volume::Learned;
-use super::{Histories, LocalClock, LocalTime, regions_max};
+use super::{Histories, regions_max};
+use crate::platform::clock::{LocalClock, LocalTime};
 use crate::shared::{LearnStatus, Message, Shared, Volume};
 use crate::warm_up::WarmUps;
 use forebay_policy::{SlotPoll, SlotTracker};

@@ -229,7 +229,8 @@ impl Learned {
             return Vec::new();
         }
         let daily_regions = forecast.daily_regions;
-        let weekly_regions = forecast.regions - daily_regions;
+        let weekly_regions = forecast.regions.checked_sub(daily_regions);
+        let weekly_regions = weekly_regions.expect("each region is forecast once");
         let status = ForecastStatus {
             slot,
             bytes: forecast.bytes,

@@ -1,6 +1,6 @@
 //! Which slabs of the pool have huge pages, or may get them now.
 
-use crate::locks::{Lock, order};
+use crate::platform::locks::{Lock, order};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Which slabs have been prepared.

@@ -18,7 +18,7 @@
 //! line is pinned by an operation that reads it, so no valid sector changes meanwhile.
 
 use crate::pool::{MappedLines, Pool};
-use crate::shared::Shared;
+use crate::shared::{Ecc, Shared};
 use forebay_ecc::{Code, LINE_PARITY_BYTES, Line, LineParity, Repair, seal, seed};
 use forebay_engine::{
     IoAction, LineKey, PARITIES_PER_SLOT, ParityPlace, PatrolWork, Seal, SealVerdict, Shard, Slot,
@@ -48,19 +48,6 @@ const REST_VERIFY: u32 = 99;
 
 const _: () = assert!(LINES_BUSY * 4 == LINES_IDLE, "the reduced share is a quarter");
 const _: () = assert!(PARITIES_PER_SLOT as usize * LINE_PARITY_BYTES <= LINE_BYTES as usize);
-
-/// How damage in the pool's memory is detected and corrected.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ecc {
-    /// Not at all.
-    Off,
-    /// Damage is detected. A damaged clean line is read again, and a damaged dirty one fails.
-    Checksum,
-    /// Dirty lines are also corrected, up to six wrong bytes in each 64. Their parity takes up to a
-    /// fifth of their size from the pool.
-    #[default]
-    Parity,
-}
 
 /// A snapshot of the patrol's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -260,6 +247,7 @@ pub(crate) fn restore_sectors(
     sectors: u8,
     _: NewestRecords,
 ) -> bool {
+    assert_eq!(bytes.len() as u64, LINE_BYTES, "the sectors are at their places");
     let sectors = sectors & shard.slots().line(key).lost();
     if sectors == 0 {
         return true;

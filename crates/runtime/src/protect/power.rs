@@ -19,14 +19,6 @@ use std::time::{Duration, Instant};
 pub(crate) const HALTED: &str =
     "power is failing: acknowledged writes are safe, and no further write is accepted";
 
-impl Volume {
-    /// Whether only the pool holds the volume's dirty data: it has a UPS, and no working journal.
-    pub(crate) fn is_ups_only(&self) -> bool {
-        let journal = self.journal.as_ref();
-        self.power.is_ups_only(journal.map(|used| || used.journal.is_abandoned()))
-    }
-}
-
 /// The volumes that a UPS protects.
 pub struct UpsVolumes<'a> {
     shared: &'a Shared,

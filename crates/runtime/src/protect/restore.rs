@@ -4,14 +4,13 @@
 //! the dirty limit is reached. The records stay in the journal until a checkpoint, so a crash
 //! during the restore loses nothing.
 
-use crate::error::VolumeError;
-use crate::locks::{LazyCondvar, Lock};
-use crate::shared::{Message, Shared, Tasks, Volume};
+use crate::platform::locks::{LazyCondvar, Lock, assert_may_wait};
+use crate::shared::{Message, Shared, Tasks};
 use forebay_journal::Piece;
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A batch is submitted when it has this many bytes or pieces.
 const BATCH_BYTES: u64 = 2 << 20;
@@ -51,7 +50,7 @@ struct Latch {
 impl Latch {
     fn end(&self, count: usize, result: IoResult) {
         let mut state = self.state.lock();
-        state.0 -= count;
+        state.0 = state.0.checked_sub(count).expect("a piece of a batch ends once");
         state.1 = state.1.or(result.err());
         if state.0 == 0 {
             self.done.notify_all();
@@ -155,6 +154,7 @@ impl<'a> Restorer<'a> {
         let batch = Arc::new(std::mem::replace(&mut self.current, next));
         let latch = self.submit(&batch);
         self.in_flight.push_back((batch, latch));
+        assert!(self.in_flight.len() <= IN_FLIGHT_MAX, "the memory for batches is bounded");
         Ok(())
     }
 
@@ -181,6 +181,7 @@ impl<'a> Restorer<'a> {
     /// Waits for the oldest batch in flight, and retries it if it has failed.
     fn complete_oldest(&mut self) -> IoResult {
         let Some((batch, latch)) = self.in_flight.pop_front() else { return Ok(()) };
+        assert_may_wait();
         let mut result = latch.wait();
         for _ in 1..TRIES_MAX {
             if matches!(result, Ok(()) | Err(IoError::Shutdown)) {
@@ -217,25 +218,4 @@ impl Drop for Restorer<'_> {
             let _ = latch.wait();
         }
     }
-}
-
-/// Restores the volume's data from its journal.
-pub(crate) fn restore(shared: &Shared, volume: &Volume) -> Result<(), VolumeError> {
-    let Some(used) = &volume.journal else { return Ok(()) };
-    let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
-    let begun = Instant::now();
-    let mut reader = used.journal.reader();
-    let mut restorer = Restorer::new(shared, volume.id, false);
-    let mut bytes = 0;
-    for piece in used.journal.pieces_to_restore(used.number) {
-        bytes += piece.range.len;
-        restorer.restore(piece, |at, into| reader.read(at, into)).map_err(failed)?;
-    }
-    restorer.finish().map_err(failed)?;
-    used.journal.restored(used.number)?;
-    if bytes > 0 {
-        let ms = begun.elapsed().as_millis() as u64;
-        tracing::info!(volume = %volume.name, bytes, ms, "restored from the journal");
-    }
-    Ok(())
 }

@@ -5,17 +5,17 @@ use super::drain::flush;
 use super::protectors::pool_and_vault;
 use super::record_again::record_again;
 use super::{VolumeService, VolumeSettings};
-use crate::disk::Reads;
+use crate::disk::DiskState;
 use crate::error::{VolumeError, VolumeResult};
-use crate::locks::{Lock, SharedLock};
-use crate::protect::journal::{Attachment, JournalError, VolumeJournal};
-use crate::protect::restore;
+use crate::journal::{Attachment, JournalError, VolumeJournal};
+use crate::platform::locks::{Lock, SharedLock};
+use crate::protect::restore::Restorer;
 use crate::protect::vault::VolumeVault;
 use crate::shared::{
-    ExtentQueries, FlushGate, Gather, Govern, JournalUse, Learn, SlowVolume, Volume, VolumePins,
-    Warm, limits_of,
+    ExtentQueries, FlushGate, Gather, Govern, JournalUse, Learn, Shared, SlowVolume, Volume,
+    VolumePins, Warm, limits_of,
 };
-use crate::stats::{DiskLoad, InternalReads, WorkerStats};
+use crate::stats::{InternalReads, WorkerStats};
 use forebay_backend::Backend;
 use forebay_engine::Protection;
 use forebay_frontend::VolumeInfo;
@@ -24,8 +24,9 @@ use forebay_journal::decision::{PoolState, VaultState};
 use forebay_protect::VolumePower;
 use forebay_types::{Durability, Mode, Stripes, TlsUse, VolumeId};
 use forebay_volume::Streams;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 impl VolumeService {
     /// Adds a volume. It is served when this returns: its data from journal and vault is in the
@@ -105,17 +106,11 @@ impl VolumeService {
             order: config.ordered.then(Arc::default),
             journal,
             power: VolumePower::new(config.protection.has_ups()),
-            samples: OnceLock::new(),
-            error_log: Default::default(),
-            disk_errors: Default::default(),
-            reads: Reads::default(),
-            disk: DiskLoad::default(),
-            internal_reads,
+            disk: DiskState { internal_reads, ..DiskState::default() },
             slow: SlowVolume::new(config.slow_us),
             warm,
             pins: VolumePins::default(),
             learn: Learn::new(config.learn),
-            presence: Default::default(),
             internal_flushes: AtomicU64::new(0),
             extent_queries: ExtentQueries::default(),
             stats: self.shared.inboxes.iter().map(|_| WorkerStats::default()).collect(),
@@ -149,7 +144,8 @@ impl VolumeService {
         }
         self.recover(volume, plan)?;
         if let Some(used) = vault {
-            used.load(&self.shared, volume, || flush(&self.shared, volume, &mut |_| {}))?;
+            let failed = |error| VolumeError::Load { name: volume.name.clone(), error };
+            used.load(&self.shared, volume, failed, || flush(&self.shared, volume, &mut |_| {}))?;
             let size_bytes = volume.backend.description().size_bytes;
             used.vault.attach(volume, size_bytes, used.identity, mode)?;
         }
@@ -165,7 +161,7 @@ impl VolumeService {
         }
         match plan {
             RecoveryPlan::Fresh | RecoveryPlan::Keep => {}
-            RecoveryPlan::Restore => restore::restore(&self.shared, volume)?,
+            RecoveryPlan::Restore => restore(&self.shared, volume)?,
             RecoveryPlan::Record => record_again(&self.shared, volume)?,
         }
         if let Some(used) = &volume.journal {
@@ -232,4 +228,25 @@ fn info_of(id: VolumeId, settings: &VolumeSettings) -> VolumeInfo {
         can_fast_zero: description.can_zero_fast,
         tls_only: settings.config.tls == TlsUse::Required,
     }
+}
+
+/// Restores the volume's data from its journal.
+pub(super) fn restore(shared: &Shared, volume: &Volume) -> VolumeResult {
+    let Some(used) = &volume.journal else { return Ok(()) };
+    let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
+    let begun = Instant::now();
+    let mut reader = used.journal.reader();
+    let mut restorer = Restorer::new(shared, volume.id, false);
+    let mut bytes = 0;
+    for piece in used.journal.pieces_to_restore(used.number) {
+        bytes += piece.range.len;
+        restorer.restore(piece, |at, into| reader.read(at, into)).map_err(failed)?;
+    }
+    restorer.finish().map_err(failed)?;
+    used.journal.restored(used.number)?;
+    if bytes > 0 {
+        let ms = begun.elapsed().as_millis() as u64;
+        tracing::info!(volume = %volume.name, bytes, ms, "restored from the journal");
+    }
+    Ok(())
 }

@@ -45,7 +45,7 @@ impl VolumeService {
                 half_added: volume.half_added.load(Ordering::Relaxed),
                 flush_failure: volume.flush.failure(),
                 stall: stalls.remove(&volume.id),
-                displaced: volume.presence.displaced(),
+                displaced: volume.disk.presence.displaced(),
                 lost_sectors: 0,
                 refused_lines: 0,
             })

@@ -10,6 +10,7 @@
 //! shut down, and sockets that the kernel has not finished after [`SHUTDOWN`] are closed.
 
 use crate::error::{Stall, VolumeError, VolumeResult};
+use crate::platform::locks::assert_may_wait;
 use crate::shared::{Outstanding, Shared, Volume};
 use crate::stats::add_up_answers;
 use forebay_types::{IoError, IoResult, VolumeId};
@@ -123,6 +124,7 @@ pub(crate) fn flush(
     progress: OnProgress<'_>,
 ) -> VolumeResult {
     let (id, name) = (volume.id, volume.name.clone());
+    assert_may_wait();
     let mut watchdog = Watchdog::new(volume);
     let turn = loop {
         if let Some(turn) = InternalFlush::begin(volume) {

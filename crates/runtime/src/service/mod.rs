@@ -53,7 +53,7 @@ pub(crate) use drain::{POLL, flush, flush_all, outstanding, save, save_all, wait
 
 use crate::error::{VolumeError, VolumeResult};
 use crate::learn::Learner;
-use crate::locks::{Lock, order};
+use crate::platform::locks::{Lock, order};
 use crate::shared::{Shared, Tasks, Volume, limits_of};
 use crate::warm_up::WarmUps;
 use additions::Additions;

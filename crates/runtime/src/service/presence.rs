@@ -6,7 +6,7 @@ use crate::shared::Volume;
 /// Logs if the disk of a volume was displaced, or is back.
 pub(super) fn check_presence(volume: &Volume) {
     let (name, disk) = (&volume.name, &volume.backend.description().name);
-    match volume.presence.check(&*volume.backend) {
+    match volume.disk.presence.check(&*volume.backend) {
         Change::None => {}
         Change::Gone(displaced) => tracing::error!(
             volume = %name,

@@ -7,10 +7,8 @@
 use super::VolumeSettings;
 use super::adopt::{PoolVolumes, RecoveryPlan};
 use crate::error::{VolumeError, VolumeResult};
-use crate::locks::Lock;
-use crate::protect::journal::{
-    Journal, JournalError, JournalRecord, JournalSettings, NoJournalRecord,
-};
+use crate::journal::{Journal, JournalError, JournalRecord, JournalSettings, NoJournalRecord};
+use crate::platform::locks::Lock;
 use crate::protect::vault::{NoRecord, Vault, VaultError, VaultRecord, VaultSettings};
 use crate::shared::Shared;
 use crate::stats::InternalReads;
@@ -101,7 +99,9 @@ impl Protectors {
     /// # Errors
     /// When the journal cannot be used, or its use could lose acknowledged writes.
     pub fn open_journal(&self, settings: JournalSettings) -> Result<Arc<Journal>, JournalError> {
-        let journal = Journal::open(settings, &self.shared, self.journal_record())?;
+        let host = Arc::downgrade(&self.shared);
+        let workers = self.shared.inboxes.len();
+        let journal = Journal::open(settings, host, workers, self.journal_record())?;
         self.journals.lock().push(Arc::clone(&journal));
         Ok(journal)
     }

@@ -3,9 +3,10 @@
 
 use super::adopt::PoolVolumes;
 use crate::error::VolumeError;
-use crate::protect::journal::{FENCE_TRIES_MAX, JournalError, stuck_lines};
+use crate::journal::JournalError;
 use crate::protect::patrol::verify_locked;
 use crate::protect::restore::Restorer;
+use crate::protect::retention::stuck_lines;
 use crate::shared::{JournalUse, Shared, Tasks, Volume};
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_engine::{LineKey, SealVerdict};
@@ -13,6 +14,9 @@ use forebay_protect::{RecordAgain, RecordAgainStep, StuckLine, runs_of};
 use forebay_types::{IoError, IoResult, LINE_BYTES};
 use std::sync::mpsc;
 use std::time::Instant;
+
+/// Attempts to record a fence: about five seconds.
+const FENCE_TRIES_MAX: u32 = 250;
 
 /// The content of sectors that were dirty when the recording began.
 struct Content {
@@ -156,7 +160,7 @@ fn content_of(
 fn read_sectors(volume: &Volume, key: LineKey, sectors: u8, line: &mut [u8]) -> IoResult {
     let left = volume.backend.description().size_bytes - key.offset();
     let mut there = AlignedBuffer::new(left.min(LINE_BYTES) as usize);
-    volume.internal_reads.add(1, there.len() as u64);
+    volume.disk.internal_reads.add(1, there.len() as u64);
     Blocking::new(&*volume.backend).read(key.offset(), &mut there)?;
     for range in runs_of(key, sectors) {
         let from = (range.offset - key.offset()) as usize;

@@ -69,8 +69,10 @@ impl Recording {
     /// Begins to record the requests to these volumes, in this order. When a volume is removed,
     /// nothing more is recorded under its name, even if another volume of that name is added.
     pub(crate) fn start(shared: &Arc<Shared>, names: &[String]) -> Result<Self, RecordError> {
-        let volumes: Result<Vec<_>, _> =
-            names.iter().map(|name| shared.volumes.named(name)).collect();
+        let volumes: Result<Vec<_>, _> = names
+            .iter()
+            .map(|name| shared.volumes.named(name).map_err(VolumeError::from))
+            .collect();
         // A recording must not keep the disk of a removed volume open.
         let volumes: Arc<[_]> = volumes?.iter().map(Arc::downgrade).collect();
         if shared.is_recording.swap(true, Ordering::Relaxed) {
@@ -83,7 +85,9 @@ impl Recording {
             Self { shared: Arc::clone(shared), rings, closed: None, now: Duration::ZERO };
         for (worker, ring) in recording.rings.iter().enumerate() {
             let recorder = Recorder::new(Arc::clone(ring), Arc::clone(&volumes), shared.started);
-            shared.run_on(worker, move |tasks| *tasks.recorder() = Some(Box::new(recorder)))?;
+            shared
+                .run_on(worker, move |tasks| *tasks.recorder() = Some(Box::new(recorder)))
+                .map_err(VolumeError::from)?;
         }
         Ok(recording)
     }

@@ -2,9 +2,11 @@
 //! flush.
 
 use super::VolumeService;
+use super::add::restore;
 use super::drain::{OnProgress, POLL, Watchdog, flush, save, wait_until_idle};
 use crate::error::{VolumeError, VolumeResult};
-use crate::protect::restore;
+use crate::journal::JournalError;
+use crate::protect::retention::abandon_lost;
 use crate::shared::{JournalUse, Volume};
 use forebay_types::{Fault, VolumeId};
 use std::sync::Arc;
@@ -171,7 +173,9 @@ impl VolumeService {
     /// Abandons the lost sectors of a volume, and their records in its journal.
     pub(super) fn abandon_lost(&self, volume: &Volume) -> VolumeResult {
         match &volume.journal {
-            Some(used) => used.journal.abandon_lost(used.number, volume.id)?,
+            Some(used) => abandon_lost(&self.shared, used, volume.id).map_err(|error| {
+                JournalError::Io { name: used.journal.name().to_owned(), error }
+            })?,
             None => self.shared.shards.abandon_lost(volume.id),
         }
         Ok(())
@@ -201,6 +205,6 @@ impl VolumeService {
     pub(super) fn restore_drained(&self, volume: &Arc<Volume>, used: &JournalUse) -> VolumeResult {
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
         used.journal.reload(used.number).map_err(failed)?;
-        restore::restore(&self.shared, volume)
+        restore(&self.shared, volume)
     }
 }

@@ -1,6 +1,6 @@
 //! What is needed to add a volume.
 
-use crate::protect::journal::VolumeJournal;
+use crate::journal::VolumeJournal;
 use crate::protect::vault::VolumeVault;
 use crate::shared::OnMeasured;
 use forebay_backend::Backend;

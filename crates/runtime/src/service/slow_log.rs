@@ -44,7 +44,8 @@ impl SlowLog<'_> {
             tasks.waiting(name.as_deref(), now, limit)
         });
         parts.into_iter().fold(WaitingRequests::default(), |all, part| {
-            let unlisted = part.total - part.oldest.len() as u64;
+            let unlisted = part.total.checked_sub(part.oldest.len() as u64);
+            let unlisted = unlisted.expect("a worker lists some of those that it counts");
             let all = all.plus(part.oldest);
             WaitingRequests { total: all.total + unlisted, ..all }
         })
@@ -55,7 +56,7 @@ impl SlowLog<'_> {
         let volumes = self.0.volumes.all();
         let taken = volumes.iter().filter_map(|volume| {
             let (slowest, count) = volume.slow.take_unlogged(now)?;
-            let others = count - slowest.requests;
+            let others = count.checked_sub(slowest.requests).expect("the slowest is counted");
             Some(SlowUnlogged { name: volume.name.clone(), slowest, others })
         });
         taken.collect()

@@ -138,7 +138,7 @@ impl VolumeStatus {
     /// Adds the part of a shard.
     fn add(&mut self, shard: &Shard<MappedLines>, now: Duration, curves: Curves) {
         let (volume, id) = (shard.volume(self.id), self.id);
-        self.statistics.add(shard, id);
+        add_shard(&mut self.statistics, shard, id);
         self.mode = volume.mode();
         self.refused_lines += volume.refused_lines() as u64;
         self.cached_bytes += shard.slots().resident_lines(id) * LINE_BYTES;
@@ -157,27 +157,25 @@ impl VolumeStatus {
     }
 }
 
-impl VolumeStatistics {
-    /// What the workers have counted.
-    fn of(volume: &Volume, disk: &DiskUse) -> Self {
-        let (requests, latencies) = add_up(&volume.stats);
-        Self {
-            requests,
-            latencies,
-            disk_busy_ns: disk.busy.as_nanos() as u64,
-            internal: volume.internal_reads.ios(),
-            ..Self::default()
-        }
+/// What the workers have counted of a volume.
+fn worker_statistics(volume: &Volume, disk: &DiskUse) -> VolumeStatistics {
+    let (requests, latencies) = add_up(&volume.stats);
+    VolumeStatistics {
+        requests,
+        latencies,
+        disk_busy_ns: disk.busy.as_nanos() as u64,
+        internal: volume.disk.internal_reads.ios(),
+        ..VolumeStatistics::default()
     }
+}
 
-    /// Adds what a shard has counted.
-    fn add(&mut self, shard: &Shard<MappedLines>, id: VolumeId) {
-        let warm = shard.slots().warm();
-        self.engine.add(shard.volume(id).counters());
-        self.admitted_lines += warm.admitted_lines(id);
-        self.evicted_lines += warm.evicted_lines(id);
-        self.preloaded_in_vain_lines += warm.preloaded_in_vain(id);
-    }
+/// Adds what a shard has counted of a volume.
+fn add_shard(sum: &mut VolumeStatistics, shard: &Shard<MappedLines>, id: VolumeId) {
+    let warm = shard.slots().warm();
+    sum.engine.add(shard.volume(id).counters());
+    sum.admitted_lines += warm.admitted_lines(id);
+    sum.evicted_lines += warm.evicted_lines(id);
+    sum.preloaded_in_vain_lines += warm.preloaded_in_vain(id);
 }
 
 /// A snapshot of the runtime.
@@ -235,7 +233,7 @@ impl VolumeService {
         let now = self.shared.started.elapsed();
         let mut stalls = self.stalls();
         let status = |volume: &Arc<Volume>| {
-            let disk = volume.disk.until(now);
+            let disk = volume.disk.load.until(now);
             VolumeStatus {
                 id: volume.id,
                 name: volume.name.clone(),
@@ -249,8 +247,8 @@ impl VolumeService {
                 half_added: volume.half_added.load(Ordering::Relaxed),
                 flush_failure: volume.flush.failure(),
                 stall: stalls.remove(&volume.id),
-                disk_errors: volume.disk_errors.failures(),
-                displaced: volume.presence.displaced(),
+                disk_errors: volume.disk.errors.failures(),
+                displaced: volume.disk.presence.displaced(),
                 is_ups_only: volume.is_ups_only(),
                 halted: volume.power.is_halted(),
                 cached_bytes: 0,
@@ -264,7 +262,7 @@ impl VolumeService {
                 lost_sectors: 0,
                 refused_lines: 0,
                 saved: volume.backend.saved(),
-                statistics: VolumeStatistics::of(volume, &disk),
+                statistics: worker_statistics(volume, &disk),
                 disk,
             }
         };
@@ -294,7 +292,7 @@ impl VolumeService {
         let volumes = self.shared.volumes.all();
         let now = self.shared.started.elapsed();
         let begin = |volume: &Arc<Volume>| {
-            let disk = volume.disk.until(now);
+            let disk = volume.disk.load.until(now);
             NamedStatistics {
                 id: volume.id,
                 name: volume.name.clone(),
@@ -303,7 +301,7 @@ impl VolumeService {
                 dirty_lines: 0,
                 cached_lines: 0,
                 arms: add_up_arms(&volume.stats),
-                statistics: VolumeStatistics::of(volume, &disk),
+                statistics: worker_statistics(volume, &disk),
             }
         };
         let mut all: Vec<NamedStatistics> = volumes.iter().map(begin).collect();
@@ -314,7 +312,7 @@ impl VolumeService {
                 let id = volume.id;
                 volume.dirty_lines += shard.volume(id).dirty_lines() as u64;
                 volume.cached_lines += shard.slots().resident_lines(id);
-                volume.statistics.add(shard, id);
+                add_shard(&mut volume.statistics, shard, id);
             },
         );
         all

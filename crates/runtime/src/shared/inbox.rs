@@ -1,7 +1,7 @@
 //! The inboxes of the workers: how other threads reach a worker.
 
 use super::{DirtyRanges, Tasks};
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use forebay_backend::CompletionSink;
 use forebay_engine::Answer;
 use forebay_frontend::{ClientId, ExtentQuery};
@@ -69,17 +69,22 @@ impl Inbox {
     /// The worker is awake, and looks for messages later. Until [`Inbox::end_turn`], they do not
     /// wake it, which spares a system call for each I/O that a backend completes at once.
     pub(crate) fn begin_turn(&self) {
-        self.state.store(AWAKE, Ordering::Release);
+        let before = self.state.swap(AWAKE, Ordering::AcqRel);
+        assert_ne!(before, AWAKE, "the last turn has ended");
     }
 
     /// Ends the turn. Returns whether messages were posted in it; the caller must take them.
     #[must_use]
     pub(crate) fn end_turn(&self) -> bool {
-        self.state.swap(IDLE, Ordering::AcqRel) == POSTED
+        let before = self.state.swap(IDLE, Ordering::AcqRel);
+        assert_ne!(before, IDLE, "a turn ends once, after it has begun");
+        before == POSTED
     }
 
     /// Swaps all messages into an empty list.
     pub(crate) fn take(&self, into: &mut Vec<Message>) {
+        // They would be posted again, to be handled twice.
+        assert!(into.is_empty(), "the messages of the last turn are handled");
         if let Some(messages) = &mut *self.messages.lock() {
             std::mem::swap(messages, into);
         }
@@ -88,6 +93,7 @@ impl Inbox {
     /// Drops all messages, and all that are posted from now on, as the worker ends.
     pub(crate) fn close(&self) {
         let unread = self.messages.lock().take();
+        assert!(unread.is_some(), "a worker ends once");
         drop(unread);
     }
 

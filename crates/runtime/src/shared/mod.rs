@@ -4,6 +4,7 @@ mod inbox;
 mod recorder;
 mod shards;
 mod tasks;
+mod timeouts;
 mod volume;
 mod volume_table;
 
@@ -12,6 +13,7 @@ pub use recorder::{Recorded, Served};
 pub(crate) use recorder::{Recorder, Ring};
 pub(crate) use shards::Shards;
 pub(crate) use tasks::{OnDone, Outstanding, Tasks};
+pub use timeouts::Timeouts;
 pub use volume::{
     CalibrateError, Calibration, CalibrationFailure, ForecastScore, ForecastStatus, GatherStatus,
     LearnState, LearnStatus, OnMeasured, PinError, PinStatus, SlowRequest, SlowWait, VolumeSlow,
@@ -25,13 +27,10 @@ pub(crate) use volume_table::VolumeTable;
 
 use crate::background::Background;
 use crate::budget::{Acquired, Budget, Queue, Waiter};
-use crate::descriptors::Descriptors;
 use crate::disk::UnansweredIos;
-use crate::error::VolumeError;
-use crate::locks::Locked;
+use crate::platform::descriptors::Descriptors;
+use crate::platform::locks::{Locked, assert_may_wait};
 use crate::pool::{HugePages, MappedLines, Pool};
-use crate::protect::patrol::Ecc;
-use crate::timeouts::Timeouts;
 use forebay_ecc::Code;
 use forebay_engine::{Place, Protection, Shard, Slot};
 use forebay_frontend::{ClientId, PoolAccess};
@@ -41,6 +40,27 @@ use forebay_volume::ReplySegment;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+
+/// How damage in the pool's memory is detected and corrected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecc {
+    /// Not at all.
+    Off,
+    /// Damage is detected. A damaged clean line is read again, and a damaged dirty one fails.
+    Checksum,
+    /// Dirty lines are also corrected, up to six wrong bytes in each 64. Their parity takes up to a
+    /// fifth of their size from the pool.
+    #[default]
+    Parity,
+}
+
+/// A worker has ended, as the process is about to.
+#[derive(Debug)]
+pub(crate) struct WorkerEnded;
+
+/// No volume has this name.
+#[derive(Debug)]
+pub(crate) struct UnknownVolume(pub String);
 
 /// The shared state. See the module.
 pub(crate) struct Shared {
@@ -106,21 +126,22 @@ impl Shared {
         &self,
         worker: usize,
         task: impl FnOnce(&mut dyn Tasks) -> T + Send + 'static,
-    ) -> Result<T, VolumeError> {
+    ) -> Result<T, WorkerEnded> {
         let (sender, result) = mpsc::channel();
         let task = Box::new(move |tasks: &mut dyn Tasks| {
             let _ = sender.send(task(tasks));
         });
+        assert_may_wait();
         self.inboxes[worker].post(Message::Task(task));
         // A worker that has ended drops the task, and with it the sender.
-        result.recv().map_err(|_| VolumeError::Stopping)
+        result.recv().map_err(|_| WorkerEnded)
     }
 
     /// Runs a task on one worker after the other, and returns the results.
     pub(crate) fn run_on_all<T: Send + 'static>(
         &self,
         task: impl Fn(&mut dyn Tasks) -> T + Clone + Send + 'static,
-    ) -> Result<Vec<T>, VolumeError> {
+    ) -> Result<Vec<T>, WorkerEnded> {
         (0..self.inboxes.len()).map(|worker| self.run_on(worker, task.clone())).collect()
     }
 
@@ -130,6 +151,7 @@ impl Shared {
         timeout: Duration,
         task: impl Fn(&mut dyn Tasks) -> T + Clone + Send + 'static,
     ) -> Vec<T> {
+        assert_may_wait();
         let deadline = Instant::now() + timeout;
         let (sender, results) = mpsc::channel();
         for inbox in &self.inboxes {
@@ -146,7 +168,7 @@ impl Shared {
     /// Whether writeback of a volume slows down unless it is urgent: clients read from its disk, or
     /// other programs wait for disks.
     pub(crate) fn slows_writeback(&self, volume: &Volume, now_ms: u64) -> bool {
-        volume.reads.is_reading(now_ms) || !self.background.disks().is_full()
+        volume.disk.reads.is_reading(now_ms) || !self.background.disks().is_full()
     }
 
     /// The division of a volume into regions.
@@ -182,6 +204,7 @@ impl PoolAccess for Shared {
     /// Takes the lock of each shard once.
     fn release(&self, segments: &[ReplySegment]) {
         let mut shards = segments.iter().fold(0u64, |shards, segment| shards | 1 << segment.shard);
+        debug_assert!(shards.checked_ilog2().unwrap_or(0) < self.shards.len() as u32);
         while shards != 0 {
             let number = shards.trailing_zeros();
             shards &= shards - 1;

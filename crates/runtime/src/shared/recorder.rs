@@ -219,7 +219,9 @@ impl Ring {
         self.reader.taken.store(taken + 1, Ordering::Relaxed);
         if self.begins_segment(taken + 1) {
             // The worker may overwrite what was read above.
-            self.segments.free.fetch_or(1 << self.segment(taken), Ordering::Release);
+            let bit = 1 << self.segment(taken);
+            let before = self.segments.free.fetch_or(bit, Ordering::Release);
+            assert_eq!(before & bit, 0, "a segment is freed once");
         }
         Some(recorded)
     }

@@ -4,7 +4,7 @@
 //! volume that is being added or removed may be in only some of them.
 
 use super::Volume;
-use crate::locks::{Lock, Locked, order};
+use crate::platform::locks::{Lock, Locked, assert_may_wait, order};
 use crate::pool::MappedLines;
 use forebay_engine::{Elevator, Hints, Protection, Shard, begin_forecast, end_former_forecasts};
 use forebay_types::{HoldOut, LINE_BYTES, Mode, PinnedRanges, VolumeConfig, VolumeId, WriteShare};
@@ -65,7 +65,9 @@ impl Shards {
             let hints = shard.slots().hints();
             (hints, ShardLock { lock: Lock::new(shard), waiting: AtomicUsize::new(0) })
         });
-        let (hints, shards) = shards.unzip();
+        let (hints, shards): (_, Vec<_>) = shards.unzip();
+        // `PoolAccess::release` has a bit for each.
+        assert!(!shards.is_empty() && shards.len() <= u64::BITS as usize);
         Self { shards, hints, write_percent: AtomicU8::new(NO_SHARE) }
     }
 
@@ -87,6 +89,7 @@ impl Shards {
     /// again before a waiting thread has woken up. `sched_yield` would also help, but on a busy
     /// machine it can cost a whole time slice, even if no thread waits.
     pub(crate) fn give_way(&self, shard: usize) {
+        assert_may_wait();
         if self.shards[shard].waiting.load(Ordering::Relaxed) > 0 {
             std::thread::sleep(WAKE_TIME);
         }
@@ -208,6 +211,7 @@ impl Shards {
     /// Sets the pinned ranges of a volume, and applies them to its lines in the pool. `lines` has
     /// the number of lines of the ranges that each shard owns.
     pub(crate) fn set_pinned(&self, id: VolumeId, ranges: &Arc<PinnedRanges>, lines: &[u64]) {
+        assert!(lines.is_empty() || lines.len() == self.len(), "a number of lines for each shard");
         for (shard, &lines) in lines.iter().enumerate() {
             let mut locked = self.lock(shard);
             if !locked.has_volume(id) {

@@ -3,9 +3,8 @@
 //! deadlock: one that holds the table's lock and waits for a shard, one that holds that shard and
 //! waits to read the table, and one that waits to write the table.
 
-use super::Volume;
-use crate::error::VolumeError;
-use crate::locks::SharedLock;
+use super::{UnknownVolume, Volume};
+use crate::platform::locks::SharedLock;
 use forebay_types::VolumeId;
 use std::sync::Arc;
 
@@ -27,19 +26,20 @@ impl VolumeTable {
         places.iter().flatten().cloned().collect()
     }
 
-    pub(crate) fn named(&self, name: &str) -> Result<Arc<Volume>, VolumeError> {
+    pub(crate) fn named(&self, name: &str) -> Result<Arc<Volume>, UnknownVolume> {
         let places = self.places.read();
         let found = places.iter().flatten().find(|volume| volume.name == name);
-        found.cloned().ok_or_else(|| VolumeError::Unknown(name.to_owned()))
+        found.cloned().ok_or_else(|| UnknownVolume(name.to_owned()))
     }
 
     pub(crate) fn insert(&self, volume: Arc<Volume>) {
-        let at = usize::from(volume.id.0);
-        self.replace(at, Some(volume));
+        let before = self.replace(usize::from(volume.id.0), Some(Arc::clone(&volume)));
+        let is_free = before.is_none_or(|before| Arc::ptr_eq(&before, &volume));
+        assert!(is_free, "a number is of one volume");
     }
 
     pub(crate) fn remove(&self, id: VolumeId) {
-        self.replace(usize::from(id.0), None);
+        assert!(self.replace(usize::from(id.0), None).is_some(), "a volume is removed once");
     }
 
     /// Removes all volumes.
@@ -51,13 +51,12 @@ impl VolumeTable {
         drop(all);
     }
 
-    fn replace(&self, at: usize, volume: Option<Arc<Volume>>) {
+    /// Returns the former volume, to be dropped without the lock.
+    fn replace(&self, at: usize, volume: Option<Arc<Volume>>) -> Option<Arc<Volume>> {
         let mut places = self.places.write();
         if places.len() <= at {
             places.resize(at + 1, None);
         }
-        let before = std::mem::replace(&mut places[at], volume);
-        drop(places);
-        drop(before);
+        std::mem::replace(&mut places[at], volume)
     }
 }

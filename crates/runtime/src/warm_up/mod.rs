@@ -17,7 +17,7 @@ mod pins;
 mod save;
 mod thread;
 
-use crate::locks::{Lock, order};
+use crate::platform::locks::{Lock, order};
 use crate::shared::{Shared, Volume, WarmUpState, WarmUpStatus};
 use forebay_threads::Thread;
 use forebay_types::Granule;

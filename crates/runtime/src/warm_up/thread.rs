@@ -4,8 +4,8 @@
 use super::pins::{Pass, PinnedVolumes};
 use super::save::{Pace, Saver};
 use super::{LastSave, WarmLists};
+use crate::shared::Timeouts;
 use crate::shared::{Calibration, Message, Shared, Volume, WarmUpState, WarmUpStatus};
-use crate::timeouts::Timeouts;
 use forebay_engine::PreloadKind;
 use forebay_format::{WarmList, WarmListError, warm_list_bytes};
 use forebay_types::{Granule, IoResult, LINE_BYTES, Size, VolumeId};
@@ -230,6 +230,7 @@ impl Thread {
     }
 
     fn end_read(&mut self, job: u64, granule: Granule, is_ok: bool) {
+        assert!((1..=self.next_job).contains(&job), "a read ends after its job began");
         if let Some(job) = self.jobs.iter_mut().find(|other| other.number == job) {
             job.loader.complete(granule, is_ok);
         }
@@ -244,6 +245,7 @@ impl Thread {
             wait = next.map_or(wait, |next| wait.min(next));
             next.is_some()
         });
+        assert!(self.jobs.is_empty(), "jobs begin before they are polled");
         self.jobs = jobs;
         wait
     }
@@ -343,9 +345,9 @@ fn end_job(volume: &Volume, job: &Job, end: LoaderEnd) {
 
 fn conditions(shared: &Shared, volume: &Volume, purpose: Purpose) -> Conditions {
     let now_ms = shared.started.elapsed().as_millis() as u64;
-    let (alone, beside) = volume.reads.demand();
+    let (alone, beside) = volume.disk.reads.demand();
     let has_room = purpose != Purpose::WarmUp || shared.shards.has_room();
-    let is_read = volume.reads.is_reading(now_ms);
+    let is_read = volume.disk.reads.is_reading(now_ms);
     let share = shared.background.both();
     Conditions { now_ms, is_read, alone, beside, has_room, share }
 }

@@ -2,8 +2,8 @@
 
 use super::Worker;
 use crate::error::StartError;
-use crate::locks::{Lock, order};
-use crate::reactor::{EpollReactor, Reactor, UringReactor};
+use crate::platform::locks::{Lock, order};
+use crate::platform::reactor::{EpollReactor, Reactor, UringReactor};
 use crate::shared::Shared;
 use forebay_frontend::{FrontEnd, Service};
 use forebay_threads::Thread;

@@ -1,11 +1,11 @@
 //! The environment of a worker's dispatcher: shards, memory, I/O, journals and replies.
 
+use super::clients::{ClientClock, ClientCompletion, ClientTable, Completions, InFlight};
 use super::io::{Ended, Ios};
 use super::needs::PendingNeeds;
-use crate::clients::{ClientClock, ClientCompletion, ClientTable, Completions, InFlight};
+use crate::platform::reactor::Reactor;
 use crate::pool::{MappedLines, Pool};
 use crate::protect::patrol;
-use crate::reactor::Reactor;
 use crate::shared::{FlushNeed, Message, OnDone, Recorder, Shared, Volume};
 use forebay_engine::{
     Answer, IoAction, JournalOp, JournalRequest, MemoryStep, Outbox, Part, PartId, Protection,

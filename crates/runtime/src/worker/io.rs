@@ -2,7 +2,7 @@
 //! coalesced, and all are started together at the end of the turn.
 
 use crate::disk::{UnansweredIo, operation};
-use crate::reactor::Reactor;
+use crate::platform::reactor::Reactor;
 use crate::shared::{Inbox, Message, Shared, TransferId, Volume};
 use forebay_engine::{IoAction, IoId, IoVerb, Place};
 use forebay_frontend::Memory;
@@ -97,6 +97,7 @@ impl Ios {
     /// Keeps the memory of what is in flight until the process ends, because the disks may still
     /// use it.
     pub(super) fn leave(&mut self) {
+        assert!(self.is_idle(), "only I/Os of volumes that were given up are left in flight");
         std::mem::forget(std::mem::take(&mut self.in_flight));
     }
 
@@ -147,9 +148,9 @@ impl Ios {
     fn launch<R: Reactor>(&mut self, shared: &Shared, reactor: &mut R, io: InFlight) {
         io.count(self.worker);
         if io.verb == Some(IoVerb::Read) {
-            io.volume.reads.begin(io.is_background());
+            io.volume.disk.reads.begin(io.is_background());
         }
-        io.volume.disk.begin(io.began.saturating_duration_since(self.started));
+        io.volume.disk.load.begin(io.began.saturating_duration_since(self.started));
         let tag = self.free.pop().unwrap_or_else(|| {
             self.in_flight.push(None);
             (self.in_flight.len() - 1) as u32
@@ -176,6 +177,7 @@ impl Ios {
     /// Starts a transfer that has waited for a block.
     pub(super) fn resume<R: Reactor>(&mut self, reactor: &mut R, tag: u32) {
         let io = self.in_flight[tag as usize].as_ref().expect("a waiting transfer keeps its tag");
+        assert!(io.claim.is_some(), "only a transfer with a claim waits for blocks");
         submit(reactor, &self.inbox, tag, io);
     }
 
@@ -261,10 +263,10 @@ impl Ios {
         stats.counts.backend_answers.add(1);
         stats.counts.backend_errors.add(u64::from(result.is_err()));
         stats.record(io.latency_class(), took.as_nanos() as u64, 1);
-        io.volume.disk_errors.record(result.is_err(), ended_at);
-        io.volume.disk.end(ended_at);
+        io.volume.disk.errors.record(result.is_err(), ended_at);
+        io.volume.disk.load.end(ended_at);
         if io.verb == Some(IoVerb::Read) {
-            io.volume.reads.end(io.is_background(), ended_at, took);
+            io.volume.disk.reads.end(io.is_background(), ended_at, took);
         }
         if let Err(error) = result {
             log_failure(&io, error, now);
@@ -298,6 +300,7 @@ impl Ios {
                     let retry = InFlight::new(volume, io.verb, purpose, iovecs, discard);
                     self.launch(shared, reactor, retry.with_cause(io.cause));
                 }
+                assert_eq!(at, io.iovecs.len(), "each vector belongs to one member");
             }
             Purpose::Shards(members) => {
                 ended.extend(members.into_iter().map(|member| Ended::Shard {
@@ -312,7 +315,7 @@ impl Ios {
 
 /// Logs an I/O that a disk has failed, whatever the disk is.
 fn log_failure(io: &InFlight, error: IoError, now: Instant) {
-    let Some(others) = io.volume.error_log.admit(now) else { return };
+    let Some(others) = io.volume.disk.error_log.admit(now) else { return };
     let (range, cause) = (io.verb.map(|_| io.range), io.cause.name());
     tracing::warn!(
         volume = io.volume.name,
@@ -346,11 +349,18 @@ fn coalesce(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
                 Place::Slot { slot, offset } => {
                     shared.pool.line(*shard, slot).wrapping_add(offset as usize)
                 }
-                Place::Private { offset } => private.wrapping_add(offset as usize),
+                Place::Private { offset } => {
+                    assert!(!private.is_null(), "the I/O was pushed with its memory");
+                    private.wrapping_add(offset as usize)
+                }
                 Place::Discard => discard.as_ref().expect("allocated above").as_ptr(),
             };
             push_iovec(&mut iovecs, before, base, segment.len as usize);
         }
+        let bytes: usize = iovecs[before..].iter().map(|iovec: &libc::iovec| iovec.iov_len).sum();
+        let moves_data = matches!(verb, IoVerb::Read | IoVerb::Write { .. });
+        let whole = if moves_data { action.range.len } else { 0 };
+        assert_eq!(bytes as u64, whole, "the memory of an I/O is as long as its range");
         let (id, range, iovecs) = (action.id, action.range, iovecs.len() - before);
         members.push(Member { shard: *shard, id, range, iovecs });
     }

@@ -5,6 +5,7 @@
 //! At the end of the turn, the worker starts the I/Os, and the front end sends the replies. Only
 //! the wait for events blocks.
 
+mod clients;
 mod crew;
 mod host;
 mod io;
@@ -15,10 +16,10 @@ pub(crate) use crew::Crew;
 pub use crew::Engine;
 pub(crate) use host::{Token, WorkerHost, carry_out};
 
-use crate::clients::{ClientClock, ClientTable, Completions, Context, Deliveries, InFlight};
-use crate::protect::journal::distance;
+use self::clients::{ClientClock, ClientTable, Completions, Context, Deliveries, InFlight};
+use crate::journal::distance;
+use crate::platform::reactor::{Event, Reactor};
 use crate::protect::patrol::Patrol;
-use crate::reactor::{Event, Reactor};
 use crate::shared::{Inbox, Message, Shared};
 use forebay_frontend::{FrontEnd, SocketEvent};
 use forebay_volume::Dispatcher;
@@ -56,7 +57,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         let patrol = Patrol::new(&shared, worker, now);
         Ok(Self {
             patrol,
-            dispatcher: Dispatcher::new(worker as u8),
+            dispatcher: Dispatcher::new(u8::try_from(worker).expect("there are few workers")),
             host: WorkerHost {
                 shared,
                 worker,
@@ -119,6 +120,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             }
             let is_done = self.dispatcher.in_flight() == 0 || self.abandons_requests;
             if self.stopping && is_done && self.host.ios.is_idle() {
+                let is_answered = self.abandons_requests || self.host.in_flight.is_empty();
+                assert!(is_answered, "a worker answers its requests before it ends");
                 self.inbox().close();
                 self.host.ios.leave();
                 return Ok(());
@@ -196,7 +199,14 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                     let WorkerHost { ios, reactor, .. } = &mut self.host;
                     ios.resume(reactor, tag);
                 }
-                Message::Answer(answer) => self.dispatcher.answer(&mut self.host, answer),
+                Message::Answer(answer) => {
+                    let worker = usize::from(forebay_volume::worker_of(answer.part));
+                    assert_eq!(
+                        worker, self.host.worker,
+                        "an answer goes to the worker of its part"
+                    );
+                    self.dispatcher.answer(&mut self.host, answer);
+                }
                 Message::MemoryFree { client } => {
                     let (front, mut context) = self.parts();
                     if context.host.clients.is_waiting(client) {
@@ -289,7 +299,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 let in_shard = shard.volume_mut(volume.id);
                 in_shard.set_reading(shared.slows_writeback(volume, now_ms));
                 in_shard.set_gather_below(volume.gather.status().below_bytes);
-                let pace = volume.govern.sample(volume.id, (number, &shard), &volume.reads, now_ms);
+                let pace =
+                    volume.govern.sample(volume.id, (number, &shard), &volume.disk.reads, now_ms);
                 let in_shard = shard.volume_mut(volume.id);
                 in_shard.set_pace(pace);
                 let used = volume.journal.as_ref().filter(|_| in_shard.dirty_lines() > 0);

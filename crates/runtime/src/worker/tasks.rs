@@ -1,7 +1,7 @@
 //! How a worker carries out the tasks of other threads.
 
 use super::{Token, Worker};
-use crate::reactor::Reactor;
+use crate::platform::reactor::Reactor;
 use crate::shared::{OnDone, Outstanding, Recorder, Shared, Tasks, Volume, WaitingRequests};
 use forebay_engine::PreloadKind;
 use forebay_frontend::{FrontEnd, Peer};
@@ -48,6 +48,10 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         records: bool,
         on_done: OnDone,
     ) {
+        match bytes {
+            Some(bytes) => assert_eq!(bytes.len() as u64, range.len, "the bytes of the range"),
+            None => assert!(!records, "only bytes are recorded again"),
+        }
         let (kind, payload) = match bytes {
             Some(bytes) if records => (RequestKind::Record, Payload::Borrowed(bytes)),
             Some(bytes) => (RequestKind::Restore, Payload::Borrowed(bytes)),
@@ -115,7 +119,8 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
                 let given_up = volumes.iter().filter(|volume| volume.is_given_up());
                 let left: usize =
                     given_up.map(|volume| self.dispatcher.in_flight_of(volume.id)).sum();
-                (self.host.clients.len(), self.dispatcher.in_flight() - left)
+                let requests = self.dispatcher.in_flight().checked_sub(left);
+                (self.host.clients.len(), requests.expect("each request has one volume"))
             }
             Some(id) => (self.host.clients.of(volume).len(), self.dispatcher.in_flight_of(id)),
         };
@@ -124,7 +129,7 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
 
     fn waiting(&self, volume: Option<&str>, now: Instant, limit: Duration) -> WaitingRequests {
         let requests = (&self.host.clients, &self.host.in_flight);
-        crate::clients::waiting(requests, volume, (now, limit))
+        crate::worker::clients::waiting(requests, volume, (now, limit))
     }
 
     fn stop(&mut self, abandons_requests: bool) {

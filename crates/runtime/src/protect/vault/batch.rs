@@ -43,6 +43,7 @@ impl Batch {
 
     /// Adds bytes of a volume, given by its number in the vault. They must fit.
     pub(super) fn add(&mut self, volume: u16, offset: u64, bytes: &[u8]) {
+        assert!(self.has_room(bytes.len(), 1), "the caller has asked for room");
         let at = HEADER_BYTES + self.payload_bytes;
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         self.records.push(Record {

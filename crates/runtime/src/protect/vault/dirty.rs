@@ -63,6 +63,7 @@ impl DirtyLines {
             return false;
         }
         let number = self.numbers[usize::from(key.volume().0)];
+        assert!(number > 0, "the volume of a listed line takes part");
         for (offset, len) in line.runs() {
             let bytes = self.bytes(shard, line.slot, offset, len);
             batch.add(number, key.offset() + u64::from(offset), bytes);

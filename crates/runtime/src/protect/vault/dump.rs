@@ -72,7 +72,7 @@ impl Vault {
         let begun = Instant::now();
         let dumped = self.dump_with(&mut work, volumes, deadline, begun);
         let mut state = self.state();
-        state.phase = VaultPhase::Dumped;
+        state.change_phase(VaultPhase::Dumping, VaultPhase::Dumped);
         state.dumped = dumped.is_ok().then(|| volumes.to_vec());
         if let Ok(report) = &dumped {
             state.last_dump = Some(report.clone());
@@ -180,7 +180,7 @@ impl Vault {
     fn fingerprints(&self, volumes: &[(VolumeId, u16)]) -> Vec<(u16, DiskInfo)> {
         let fingerprint = |volume: &Volume| DiskInfo {
             hardware: hardware(&*volume.backend),
-            samples: volume.samples.get().map(KeptSamples::samples).unwrap_or_default(),
+            samples: volume.disk.samples.get().map(KeptSamples::samples).unwrap_or_default(),
             ..DiskInfo::default()
         };
         let known = volumes.iter().filter_map(|&(id, number)| {
@@ -211,7 +211,7 @@ impl Vault {
         }
         let written = self.write_empty(&mut work);
         let Err(VaultError::Io { error, .. }) = written else {
-            self.state().phase = VaultPhase::Ready;
+            self.state().change_phase(VaultPhase::Dumped, VaultPhase::Ready);
             return written;
         };
         let recorded = (self.on_void)(work.id, error);
@@ -226,7 +226,7 @@ impl Vault {
         tracing::error!(vault = %self.name, %error, "vault failed, no further dump is possible");
         let names: Vec<_> = self.state().volumes.iter().map(|v| v.name.clone()).collect();
         self.release(&names);
-        self.state().phase = VaultPhase::Failed(error);
+        self.state().change_phase(VaultPhase::Dumped, VaultPhase::Failed(error));
         Ok(())
     }
 

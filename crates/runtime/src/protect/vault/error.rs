@@ -1,7 +1,7 @@
 //! The errors of the vault, with their remedies.
 
 use super::VaultPhase;
-use crate::protect::journal::{ERASE_FOR_NEW, ERASE_UNNEEDED, NAME_ANOTHER, remedy_for_recovery};
+use crate::journal::{ERASE_FOR_NEW, ERASE_UNNEEDED, NAME_ANOTHER, remedy_for_recovery};
 use forebay_backend::Displaced;
 use forebay_format::journal::{JournalId, VOLUMES_MAX};
 use forebay_journal::RecoverError;

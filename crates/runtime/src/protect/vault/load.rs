@@ -7,8 +7,7 @@
 
 use super::{Vault, VaultError, VaultPhase, VolumeVault};
 use crate::disk::{examine, places_to_compare};
-use crate::error::VolumeError;
-use crate::protect::journal::ReadAhead;
+use crate::journal::ReadAhead;
 use crate::protect::restore::Restorer;
 use crate::shared::{Shared, Volume};
 use crate::stats::InternalReads;
@@ -19,6 +18,7 @@ use forebay_journal::decision::{
 };
 use forebay_journal::identity::SamplePlace;
 use forebay_journal::{Damage, Found, pieces_to_restore};
+use forebay_types::IoError;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -204,7 +204,7 @@ impl Vault {
         if superblock.is_clean {
             tracing::info!(vault = %self.name, "vault emptied, all of its data is on the disks");
             state.found = None;
-            state.phase = VaultPhase::Ready;
+            state.change_phase(VaultPhase::Holding, VaultPhase::Ready);
             state.measure_at = Instant::now();
             self.wakeup.notify_all();
         } else if let Some(found) = &mut state.found {
@@ -216,13 +216,15 @@ impl Vault {
 }
 
 impl VolumeVault {
-    /// Writes the vault's data of a volume to the disk. `flush` flushes the volume.
-    pub(crate) fn load(
+    /// Writes the vault's data of a volume to the disk. `flush` flushes the volume, and `failed` is
+    /// the error if disk or vault fails.
+    pub(crate) fn load<E: From<VaultError>>(
         &self,
         shared: &Shared,
         volume: &Arc<Volume>,
-        flush: impl FnOnce() -> Result<(), VolumeError>,
-    ) -> Result<(), VolumeError> {
+        failed: impl Fn(IoError) -> E + Copy,
+        flush: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         let vault = &self.vault;
         let Some(entry) = vault.entry(volume) else { return Ok(()) };
         // Loading is harmless if the pool of the previous process was adopted: no write was
@@ -233,7 +235,6 @@ impl VolumeVault {
             found.map(|found| pieces_to_restore(&found.records, entry.number)).unwrap_or_default()
         };
         let begun = Instant::now();
-        let failed = |error| VolumeError::Load { name: volume.name.clone(), error };
         let mut reader = ReadAhead::new(&*vault.backend);
         let (mut restorer, mut bytes) = (Restorer::new(shared, volume.id, false), 0);
         for piece in pieces {

@@ -85,7 +85,10 @@ impl Vault {
         }
         let mut places = vault_places(self.number, size_bytes);
         places.retain(|place| !dirty.iter().any(|key| key.offset() == place.offset));
-        let _ =
-            volume.samples.set(KeptSamples::of(&*volume.backend, places, &volume.internal_reads));
+        let _ = volume.disk.samples.set(KeptSamples::of(
+            &*volume.backend,
+            places,
+            &volume.disk.internal_reads,
+        ));
     }
 }

@@ -38,11 +38,11 @@ pub(crate) use copy::copy_dirty;
 pub use drill::DrillReport;
 pub use error::VaultError;
 pub(crate) use record::NoRecord;
-pub use record::{Missing, VaultRecord};
+pub use record::VaultRecord;
 pub use report::{DumpReport, Measured, VaultPhase, VaultStatus};
 
-use crate::locks::{LazyCondvar, Lock, Locked, order};
-use crate::protect::journal::journal_buffers;
+use crate::journal::journal_buffers;
+use crate::platform::locks::{LazyCondvar, Lock, Locked, order};
 use crate::shared::Shared;
 use batch::Batch;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
@@ -137,6 +137,13 @@ struct State {
 }
 
 /// The state that a dump, drill, measurement or probe uses exclusively.
+impl State {
+    fn change_phase(&mut self, from: VaultPhase, to: VaultPhase) {
+        assert_eq!(self.phase, from, "no other thread has changed the phase to {to:?}");
+        self.phase = to;
+    }
+}
+
 struct Work {
     batches: Vec<Batch>,
     /// The sequence and identity of the newest superblock.

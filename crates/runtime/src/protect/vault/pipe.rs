@@ -1,6 +1,7 @@
 //! Concurrent I/O of batches to or from the vault's device.
 
 use super::batch::Batch;
+use crate::platform::locks::assert_may_wait;
 use forebay_backend::{Backend, Buffer, CompletionSink, Io, IoKind, IoToken};
 use forebay_types::{Few, IoError, IoResult};
 use std::sync::{Arc, mpsc};
@@ -31,6 +32,8 @@ pub(super) struct Pipe<'a> {
 impl<'a> Pipe<'a> {
     /// Takes at least one buffer. [`Pipe::into_batches`] returns them.
     pub(super) fn new(backend: &'a dyn Backend, batches: Vec<Batch>) -> Self {
+        // Without any, a dump would end at once, with nothing saved.
+        assert!(!batches.is_empty(), "the batches were returned after the last use");
         let (sender, completions) = mpsc::channel();
         let free = (0..batches.len()).collect();
         Self { backend, batches, free, sink: Arc::new(Sink(sender)), completions }
@@ -69,6 +72,7 @@ impl<'a> Pipe<'a> {
     }
 
     pub(super) fn give_back(&mut self, buffer: usize) {
+        assert!(!self.free.contains(&buffer), "a buffer is given back once");
         self.free.push(buffer);
     }
 
@@ -78,6 +82,7 @@ impl<'a> Pipe<'a> {
 
     /// Starts to write the first `len` bytes of a buffer, or to read into them.
     pub(super) fn start(&mut self, buffer: usize, position: u64, len: u64, write: bool) {
+        assert!(!self.free.contains(&buffer), "the buffer of an I/O was taken");
         let bytes = &mut self.batches[buffer].bytes[..len as usize];
         // SAFETY: the buffer is not free, so nothing accesses it before its I/O completes, and
         // `drain` and `drop` keep its memory until then.
@@ -96,6 +101,7 @@ impl<'a> Pipe<'a> {
     /// Waits for the next completion. Returns the buffer, which the caller owns again, and the
     /// result; `None` if the device has stalled.
     pub(super) fn wait(&mut self) -> Option<(usize, IoResult)> {
+        assert_may_wait();
         let (tag, result) = self.completions.recv_timeout(STALL_TIMEOUT).ok()?;
         Some((tag as usize, result))
     }

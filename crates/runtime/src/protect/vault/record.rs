@@ -5,6 +5,7 @@
 //! everything, or another vault is configured. A start without the recorded vault then knows that
 //! the disk may lack acknowledged writes.
 
+use crate::journal::Missing;
 use std::io;
 
 /// The durable record of which volumes rely on which vaults. A vault is identified by its number.
@@ -29,15 +30,6 @@ pub trait VaultRecord: Send + Sync {
 
     /// Whether the data of a volume in this vault is void.
     fn is_superseded(&self, vault: u64, volume: &str) -> io::Result<bool>;
-}
-
-/// A vault or journal that a volume relies on, and that is not the configured one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
-    /// Its name when it was recorded.
-    pub name: String,
-    /// The operator accepts that its data is lost.
-    pub is_given_up: bool,
 }
 
 /// A record that is always empty.

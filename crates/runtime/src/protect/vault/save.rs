@@ -145,6 +145,7 @@ impl<'a, S: Source> Saver<'a, S> {
         if self.failures > FAILURES_MAX || self.dump.relocate(batch).is_err() {
             return Err(Stop::Io(error));
         }
+        assert!(batch as usize <= self.starts.len(), "a batch that failed was placed");
         self.at = self.starts.get(batch as usize).map_or(self.at, |start| start.0);
         self.starts.truncate(batch as usize);
         Ok(())
@@ -164,6 +165,7 @@ impl<'a, S: Source> Saver<'a, S> {
                 batch.clear();
                 let next = self.source.fill(self.at, batch);
                 if batch.records.is_empty() {
+                    assert!(next > self.at, "the largest line fits an empty batch");
                     self.at = next;
                     self.pipe.give_back(buffer);
                     continue;
@@ -182,6 +184,8 @@ impl<'a, S: Source> Saver<'a, S> {
                 continue;
             }
             if self.pipe.is_idle() {
+                let is_whole = failed.is_some() || self.at >= self.source.len();
+                assert!(is_whole, "a dump ends after its last line");
                 return Ok(failed);
             }
             let (buffer, result) = self.pipe.wait().ok_or(Stop::Io(STALLED))?;

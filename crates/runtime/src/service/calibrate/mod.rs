@@ -16,7 +16,7 @@
 mod reader;
 
 use crate::error::VolumeError;
-use crate::locks::{LazyCondvar, Lock, Locked, order};
+use crate::platform::locks::{LazyCondvar, Lock, Locked, order};
 use crate::shared::{
     CalibrateError, Calibration, CalibrationFailure, GatherStatus, Message, Shared, Volume,
 };
@@ -184,6 +184,7 @@ impl Calibrator {
                 continue;
             }
             let job = queue.waiting.remove(at);
+            assert!(queue.current.is_none(), "one disk is measured at a time");
             queue.current = Some(job.volume.clone());
             return Some(job);
         }
@@ -257,9 +258,8 @@ impl Calibrator {
     /// Releases a disk.
     fn release(&self, volume: &Weak<Volume>) {
         let mut queue = self.queue();
-        if let Some(at) = queue.open.iter().position(|other| other.ptr_eq(volume)) {
-            queue.open.swap_remove(at);
-        }
+        let at = queue.open.iter().position(|other| other.ptr_eq(volume));
+        queue.open.swap_remove(at.expect("a disk is released once, after it was opened"));
         drop(queue);
         self.changed.notify_all();
     }
@@ -272,7 +272,7 @@ impl Calibrator {
         if shared.stopping.load(Ordering::Relaxed)
             || volume.power.is_halted()
             || shared.budget.has_waiters()
-            || volume.reads.is_reading(now_ms)
+            || volume.disk.reads.is_reading(now_ms)
         {
             return false;
         }
@@ -308,7 +308,8 @@ impl Calibrator {
             store_result(volume, &job.probing, outcome);
         }
         // The removal of a volume waits until this reference to its disk is dropped, too.
-        queue.current = None;
+        let current = queue.current.take();
+        assert!(current.is_some_and(|current| current.ptr_eq(&weak)), "it was being measured");
         queue.open.push(weak.clone());
         if is_later {
             let is_requested = job.is_requested(Instant::now());

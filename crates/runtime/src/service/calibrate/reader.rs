@@ -36,7 +36,7 @@ impl Reader {
             memory.bytes_mut().fill(1);
             for range in ranges {
                 let begun = Instant::now();
-                volume.internal_reads.add(1, range.len);
+                volume.disk.internal_reads.add(1, range.len);
                 let bytes = &mut memory.bytes_mut()[..range.len as usize];
                 let result = Blocking::new(&*volume.backend).read(range.offset, bytes);
                 if sender.send((begun.elapsed(), result)).is_err() {

@@ -1,6 +1,6 @@
 //! Connections whose end is never reported delay no removal and no stop.
 
-use crate::reactor::{BufferId, EpollReactor, Event, FileOp, Reactor};
+use crate::platform::reactor::{BufferId, EpollReactor, Event, FileOp, Reactor};
 use crate::rig::{MIB, listen, quiet_config, volume};
 use crate::worker::Crew;
 use crate::{Runtime, Timeouts};

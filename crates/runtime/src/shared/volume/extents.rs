@@ -11,7 +11,7 @@
 //! thread for each burst of queries.
 
 use super::Volume;
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use crate::shared::{Inbox, Message, Shards};
 use forebay_engine::dirty_lines_in;
 use forebay_frontend::ExtentQuery;
@@ -133,6 +133,7 @@ impl Volume {
             return;
         }
         queue.has_thread = true;
+        assert_eq!(queue.queued.len(), 1, "no query is left without a thread");
         drop(queue);
         let volume = Arc::clone(self);
         let work = move || volume.run_extent_queries();

@@ -1,6 +1,6 @@
 //! Which flushes go to the backend of a volume, and how flushes are answered after one has failed.
 
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use forebay_types::{IoError, IoResult};
 
 /// The error message for clients once a flush of the backing store has failed.

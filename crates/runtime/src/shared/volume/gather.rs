@@ -1,6 +1,6 @@
 //! The gather threshold of a volume: set by hand, or measured by the calibration of its disk.
 
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use forebay_policy::{SplitCost, ThresholdSource, Unclear, gather_below};
 use forebay_types::{Fault, IoError, Remedy};
 use std::sync::Arc;
@@ -169,6 +169,7 @@ impl Gather {
     /// Ends a measurement; without a result if it is no longer wanted.
     pub(crate) fn end_measurement(&self, result: Option<Result<SplitCost, CalibrationFailure>>) {
         let mut state = self.state.lock();
+        assert_eq!(state.calibration, Calibration::Waiting, "a measurement ends after it began");
         state.calibration = match result {
             None => Calibration::Unwanted,
             Some(Ok(cost)) => {

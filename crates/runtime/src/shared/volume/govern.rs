@@ -1,7 +1,7 @@
 //! Feeds the governor of a volume's writeback with samples from the workers.
 
 use crate::disk::Reads;
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use crate::pool::MappedLines;
 use forebay_engine::Shard;
 use forebay_policy::{DiskSample, Governor, GovernorState, Pace, ReadTarget, WritebackLimits};

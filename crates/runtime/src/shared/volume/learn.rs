@@ -1,6 +1,6 @@
 //! What a volume needs at which time of the day, as workers and management see it.
 
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use forebay_policy::Needs;
 use forebay_types::{ByteRange, TimeSlot, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};

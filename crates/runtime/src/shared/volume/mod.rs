@@ -23,18 +23,18 @@ pub use slow::{SlowRequest, SlowWait, VolumeSlow, WaitingRequest, WaitingRequest
 pub(crate) use warm::Warm;
 pub use warm::{WarmUpState, WarmUpStatus};
 
-use crate::disk::{DiskErrors, ErrorLog, KeptSamples, Presence, Reads};
-use crate::locks::{Lock, SharedLock};
-use crate::protect::journal::Journal;
-use crate::stats::{DiskLoad, InternalReads, RequestCounters, WorkerStats, add_up_counters};
+use crate::disk::DiskState;
+use crate::journal::Journal;
+use crate::platform::locks::{Lock, SharedLock};
+use crate::stats::{RequestCounters, WorkerStats, add_up_counters};
 use forebay_backend::Backend;
 use forebay_frontend::VolumeInfo;
 use forebay_journal::Freshness;
 use forebay_protect::VolumePower;
 use forebay_types::{ByteRange, DiskGeometry, Durability, Stripes, VolumeConfig, VolumeId};
 use forebay_volume::{BlockOwners, EpochOrder, Streams};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// A volume, as the workers share it.
 pub(crate) struct Volume {
@@ -69,27 +69,16 @@ pub(crate) struct Volume {
     pub journal: Option<JournalUse>,
     /// Its state with respect to the UPS.
     pub power: VolumePower,
-    /// Samples of its disk, for the vault.
-    pub samples: OnceLock<KeptSamples>,
-    /// Limits the log lines on I/Os that its disk fails.
-    pub error_log: ErrorLog,
-    pub disk_errors: DiskErrors,
-    pub reads: Reads,
     /// Its warm list and its warm-up.
     pub warm: Warm,
     /// Its pinned ranges.
     pub pins: VolumePins,
     /// What it needs at which time of the day.
     pub learn: Learn,
-    /// Whether its disk is where it was opened.
-    pub presence: Presence,
     /// Internal flushes in flight, including flushes whose caller has given up.
     pub internal_flushes: AtomicU64,
     pub extent_queries: ExtentQueries,
-    /// How busy its disk is.
-    pub disk: DiskLoad,
-    /// What the server reads from its disk for itself.
-    pub internal_reads: Arc<InternalReads>,
+    pub disk: DiskState,
     /// Its slow requests.
     pub slow: SlowVolume,
     /// One per worker.
@@ -141,6 +130,12 @@ impl Volume {
         self.is_frozen.load(Ordering::Relaxed)
     }
 
+    /// Whether only the pool holds the volume's dirty data: it has a UPS, and no working journal.
+    pub(crate) fn is_ups_only(&self) -> bool {
+        let journal = self.journal.as_ref();
+        self.power.is_ups_only(journal.map(|used| || used.journal.is_abandoned()))
+    }
+
     /// The counters of its requests.
     pub(crate) fn request_counters(&self) -> RequestCounters {
         add_up_counters(&self.stats)
@@ -148,7 +143,7 @@ impl Volume {
 
     /// Invalidates the vault's samples of a range that is about to be changed on the disk.
     pub(crate) fn invalidate_samples(&self, range: ByteRange) {
-        if let Some(samples) = self.samples.get() {
+        if let Some(samples) = self.disk.samples.get() {
             samples.invalidate(range);
         }
     }

@@ -3,7 +3,7 @@
 //! A shard keeps the lines of pinned ranges that it has ([`forebay_engine::Shard::pinned`]); the
 //! thread of the warm-ups reads those that it lacks.
 
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use forebay_types::{Blame, Bytes, Fault, PinnedRanges, Remedy};
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@
 //! which takes the slowest request of each volume since its last line, with the number of the
 //! others.
 
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use crate::shared::Served;
 use forebay_types::ByteRange;
 use forebay_volume::{RequestKind, WaitBreakdown};

@@ -1,7 +1,7 @@
 //! The warm list and the warm-up of a volume, as its management sees them.
 
 use crate::disk::hardware;
-use crate::locks::Lock;
+use crate::platform::locks::Lock;
 use forebay_backend::Backend;
 use forebay_format::WarmDisk;
 use forebay_volume::{Loader, LoaderEnd};

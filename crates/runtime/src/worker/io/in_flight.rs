@@ -5,7 +5,7 @@
 //! then a read-modify-write.
 
 use super::push_iovec;
-use crate::reactor::{FileOp, Reactor};
+use crate::platform::reactor::{FileOp, Reactor};
 use crate::shared::{Inbox, Volume};
 use crate::stats::LatencyClass;
 use forebay_backend::{Buffer, CompletionSink, Io, IoKind, IoToken};
@@ -127,6 +127,8 @@ impl InFlight {
             Purpose::Shards(members) => &members[..],
             Purpose::Flush(_) => &[],
         };
+        let mut pairs = members.windows(2);
+        assert!(pairs.all(|pair| pair[0].range.end() <= pair[1].range.offset), "sorted");
         let start = members.first().map_or(0, |member| member.range.offset);
         let end = members.last().map_or(0, |member| member.range.end());
         let range = ByteRange::new(start, end - start);
@@ -140,6 +142,8 @@ impl InFlight {
             (Some(_), None) => BlockPlan::of_read(range, block_bytes, fits),
             (None, _) => None,
         };
+        let bytes: u64 = members.iter().map(|member| member.range.len).sum();
+        assert!(bytes == range.len || plan.is_some(), "only a read-modify-write fills gaps");
         let bounce = plan.map(|plan| {
             let memory = Memory::new(plan.memory.len as usize);
             Bounce { memory, plan, step: 0 }
@@ -265,6 +269,7 @@ impl InFlight {
             return Progress::Done;
         }
         self.bytes_done += bytes;
+        assert!(self.bytes_done <= range.len, "no more is transferred than the range");
         if self.bytes_done >= range.len {
             return Progress::Done;
         }
@@ -283,6 +288,7 @@ impl InFlight {
                 push_iovec(&mut self.rest, 0, base, iovec.iov_len - skipped);
             }
         }
+        assert_eq!(skip, 0, "the vectors have all bytes of the range");
         Progress::More
     }
 

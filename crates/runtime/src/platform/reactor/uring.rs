@@ -373,6 +373,7 @@ impl UringReactor {
             _ => {}
         }
         self.buffers.lent += u32::from(buffer.is_some());
+        assert!(self.buffers.lent <= u32::from(BUFFERS), "a buffer is lent once at a time");
         self.events.push_back(Event::Received { conn, buffer, result, more });
     }
 
@@ -452,6 +453,7 @@ impl BufferRing {
     }
 
     fn get(&self, buffer: BufferId, len: usize) -> &[u8] {
+        assert!(len <= RECEIVE_BYTES, "the next bytes are of another connection");
         let start = usize::from(buffer.0) * RECEIVE_BYTES;
         &self.memory[start..start + len]
     }

@@ -6,6 +6,7 @@
 
 use super::ahead::ReadAhead;
 use super::{JournalError, JournalSettings, recovery};
+use crate::platform::locks::assert_may_wait;
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_format::journal::{
     BLOCK_BYTES, Geometry, JournalId, LOG_OFFSET, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
@@ -143,6 +144,9 @@ impl Devices {
     pub(super) fn write(&self, write: &LogWrite<AlignedBuffer>) -> [IoResult; 2] {
         let mut copies = Vec::new();
         let targets: Vec<usize> = (0..2).filter(|&device| write.goes_to(device)).collect();
+        // A device that is not written to counts as successful below.
+        assert!(!targets.is_empty(), "a log without a device writes nothing");
+        assert_may_wait();
         if write.batch().is_none() {
             let copy = |&device: &usize| AlignedBuffer::from(write.bytes_for(device));
             copies = targets.iter().map(copy).collect();
@@ -156,6 +160,7 @@ impl Devices {
             })
             .collect();
         let answers = Blocking::write_each(&writes, write.position, true);
+        assert_eq!(answers.len(), targets.len(), "each device answers");
         let mut results = [Ok(()); 2];
         for (device, answer) in targets.into_iter().zip(answers) {
             results[device] = answer;

@@ -1,41 +1,34 @@
 //! Data of a checkpoint that a disk rejects, or that is lost in memory: the thread that carries out
 //! the steps of a [`Retention`].
 
-use super::{Journal, regain};
+use super::patrol::verify_locked;
+use super::regain;
+use crate::journal::Journal;
+use crate::platform::locks::assert_may_wait;
 use crate::pool::MappedLines;
-use crate::protect::patrol::verify_locked;
-use crate::shared::{Message, Shared};
+use crate::shared::{JournalUse, Message, Shared};
 use forebay_backend::AlignedBuffer;
 use forebay_engine::{SealVerdict, Shard};
 use forebay_format::journal::RecordKind;
-use forebay_journal::{LogEntry, RecordOutcome, is_durable_before};
+use forebay_journal::{LogEntry, RecordOutcome};
 use forebay_protect::{Retention, RetentionStep, StuckLine, runs_of};
 use forebay_threads::Thread;
 use forebay_types::{IoError, IoResult, LINE_BYTES, VolumeId};
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
-
-/// The pause between two checks for free space in the log.
-const PAUSE: Duration = Duration::from_millis(20);
-/// Attempts of a start to record a fence: about five seconds.
-pub(crate) const FENCE_TRIES_MAX: u32 = 250;
-
-impl Journal {
-    /// Wakes the journal's thread, and waits until the log has made progress, or for a while.
-    pub(crate) fn wait_for_progress(&self) {
-        let mut state = self.lock();
-        self.wake(&mut state);
-        drop(self.written.wait_timeout(state, PAUSE));
-    }
-}
+use std::sync::{Arc, Weak, mpsc};
 
 /// Keeps in the journal the data that a volume's disk did not take, after a checkpoint that failed
 /// with `error`. Runs on a thread of its own, because it waits for the disk and for space in the
 /// log.
-pub(super) fn keep(journal: &Arc<Journal>, number: u16, volume: VolumeId, error: IoError) {
+pub(super) fn keep(
+    shared: Weak<Shared>,
+    journal: &Arc<Journal>,
+    number: u16,
+    volume: VolumeId,
+    error: IoError,
+) {
     let owned = Arc::clone(journal);
     let work = move || {
-        let kept = Checkpoint { journal: &owned, number, volume }.keep();
+        let kept = FailedCheckpoint { shared: &shared, journal: &owned, number, volume }.keep();
         owned.destaged(number, kept.unwrap_or(Err(error)));
     };
     if Thread::named("stuck").spawn(work).is_err() {
@@ -52,23 +45,54 @@ pub(crate) fn stuck_lines(shared: &Shared, volume: VolumeId) -> Option<Vec<Stuck
     is_served.then_some(stuck)
 }
 
-/// A checkpoint of a volume whose disk does not take everything.
-pub(super) struct Checkpoint<'a> {
-    pub journal: &'a Arc<Journal>,
-    /// The volume's number in the journal.
-    pub number: u16,
-    pub volume: VolumeId,
+/// Gives up the lost sectors of a volume: from now on, the content of the disk is the newest, and
+/// no older record may undo it. Fails if the journal fails, or has no space to record this; some
+/// sectors may have been given up by then.
+pub(crate) fn abandon_lost(shared: &Shared, used: &JournalUse, volume: VolumeId) -> IoResult {
+    let journal = &used.journal;
+    for number in 0..shared.shards.len() {
+        let mut shard = shared.shard(number);
+        if !shard.has_volume(volume) {
+            continue;
+        }
+        // The shard's lock is taken before the journal's, as in every write. So a write to one of
+        // these sectors, with its record, comes either before or after both steps here.
+        let lines = shard.dirty_lines_of(volume);
+        let mut state = journal.lock();
+        for range in lines.into_iter().flat_map(|(key, _, lost)| runs_of(key, lost)) {
+            let entry = LogEntry { kind: RecordKind::Forget, volume: used.number, range };
+            if state.core.log.record(entry, None) == RecordOutcome::NoSpace {
+                journal.wake(&mut state);
+                return Err(IoError::NoSpace);
+            }
+        }
+        journal.wake(&mut state);
+        drop(state);
+        shard.abandon_lost(volume);
+    }
+    let has_failed = journal.lock().core.log.failed().is_some();
+    // The records of a failed journal are void.
+    if has_failed { Ok(()) } else { journal.wait_until_recorded().ok_or(IoError::Io) }
 }
 
-impl Checkpoint<'_> {
+/// A checkpoint of a volume whose disk does not take everything.
+struct FailedCheckpoint<'a> {
+    shared: &'a Weak<Shared>,
+    journal: &'a Arc<Journal>,
+    /// The volume's number in the journal.
+    number: u16,
+    volume: VolumeId,
+}
+
+impl FailedCheckpoint<'_> {
     /// Carries out a retention. Returns the result of the checkpoint; `None` if the volume is no
     /// longer served.
     fn keep(&self) -> Option<IoResult> {
-        let Self { journal, number, volume } = *self;
+        let Self { shared, journal, number, volume } = *self;
         let since = journal.lock().core.log.next_record();
-        let stuck = self.stuck_lines()?;
+        let stuck = stuck_lines(&*shared.upgrade()?, volume)?;
         if stuck.iter().any(|line| line.lost != 0) {
-            regain::retry(journal, number, volume);
+            regain::retry(shared, journal, number, volume);
         }
         let mut retention = Retention::new(number, since, stuck);
         loop {
@@ -88,15 +112,15 @@ impl Checkpoint<'_> {
     }
 
     fn copy_line(&self, retention: &mut Retention, line: &StuckLine) -> Option<()> {
-        let Self { journal, number, volume } = *self;
-        let shared = journal.shared.upgrade()?;
+        let Self { shared, journal, number, volume } = *self;
+        let shared = shared.upgrade()?;
         let mut copy = AlignedBuffer::new(LINE_BYTES as usize);
         {
             // The shard's lock is taken before the journal's, as in every write.
             let mut shard = shared.shard(line.shard);
             let (dirty, lost) = copy_dirty(&shared, &mut shard, line, &mut copy);
             let mut state = journal.lock();
-            if !state.volumes.contains(&(number, volume)) {
+            if !state.has_volume(number, volume) {
                 return None;
             }
             retention.handle_line(&mut state.core, dirty, lost, &copy);
@@ -106,60 +130,16 @@ impl Checkpoint<'_> {
         Some(())
     }
 
-    /// Gives up the lost sectors of the volume: from now on, the content of the disk is the
-    /// newest, and no older record may undo it. Fails if the journal fails, or has no space to
-    /// record this; some sectors may have been given up by then.
-    pub(super) fn abandon_lost(&self) -> IoResult {
-        let shared = self.journal.shared.upgrade().ok_or(IoError::Shutdown)?;
-        for number in 0..shared.shards.len() {
-            let mut shard = shared.shard(number);
-            if !shard.has_volume(self.volume) {
-                continue;
-            }
-            // The shard's lock is taken before the journal's, as in every write. So a write to one
-            // of these sectors, with its record, comes either before or after both steps here.
-            let lines = shard.dirty_lines_of(self.volume);
-            let mut state = self.journal.lock();
-            for range in lines.into_iter().flat_map(|(key, _, lost)| runs_of(key, lost)) {
-                let entry = LogEntry { kind: RecordKind::Forget, volume: self.number, range };
-                if state.core.log.record(entry, None) == RecordOutcome::NoSpace {
-                    self.journal.wake(&mut state);
-                    return Err(IoError::NoSpace);
-                }
-            }
-            self.journal.wake(&mut state);
-            drop(state);
-            shard.abandon_lost(self.volume);
-        }
-        let has_failed = self.journal.lock().core.log.failed().is_some();
-        // The records of a failed journal are void.
-        if has_failed { Ok(()) } else { self.wait_until_recorded().ok_or(IoError::Io) }
-    }
-
-    fn stuck_lines(&self) -> Option<Vec<StuckLine>> {
-        stuck_lines(&*self.journal.shared.upgrade()?, self.volume)
-    }
-
-    /// Waits until everything recorded so far is durable; `None` if the journal fails.
-    fn wait_until_recorded(&self) -> Option<()> {
-        let mut state = self.journal.lock();
-        let end = state.core.log.next_record();
-        while !is_durable_before(&state.core.log, end).ok()?
-            || !state.core.log.is_membership_recorded()
-        {
-            self.journal.wake(&mut state);
-            state = self.journal.written.wait_timeout(state, PAUSE);
-        }
-        Some(())
-    }
-
     /// Flushes the cache of the volume's disk.
     fn sync_disk(&self) -> IoResult {
         let (sender, result) = mpsc::channel();
         let volume = self.volume;
-        self.journal.inboxes[0].post(Message::Task(Box::new(move |tasks| {
+        let shared = self.shared.upgrade().ok_or(IoError::Shutdown)?;
+        shared.inboxes[0].post(Message::Task(Box::new(move |tasks| {
             tasks.sync(volume, Box::new(move |result| _ = sender.send(result)));
         })));
+        drop(shared);
+        assert_may_wait();
         // A worker that ends drops its tasks.
         result.recv().unwrap_or(Err(IoError::Shutdown))
     }

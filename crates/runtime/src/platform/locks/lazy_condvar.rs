@@ -54,7 +54,7 @@ impl LazyCondvar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::locks::Lock;
+    use crate::platform::locks::Lock;
     use std::sync::Arc;
 
     #[test]

@@ -48,7 +48,8 @@ impl Journal {
 
     fn sampled(&self, number: u16, samples: Option<(u64, Samples)>) {
         let mut state = self.lock();
-        state.sampling.retain(|other| *other != number);
+        let at = state.sampling.iter().position(|&other| other == number);
+        state.sampling.swap_remove(at.expect("a disk is sampled by one thread at a time"));
         if let Some((epoch, samples)) = samples
             && state.core.log.failed().is_none()
         {

@@ -82,6 +82,7 @@ impl Sockets for EpollReactor {
     fn receive(&mut self, conn: u32, fd: RawFd) {
         let requested = self.requested.entry(fd).or_default();
         requested.conn = conn;
+        debug_assert!(!requested.receive, "a connection has one receive at a time");
         requested.receive = true;
         self.eager.push(fd);
     }
@@ -93,6 +94,7 @@ impl Sockets for EpollReactor {
     fn fill(&mut self, conn: u32, fd: RawFd, message: *mut libc::msghdr) {
         let requested = self.requested.entry(fd).or_default();
         requested.conn = conn;
+        assert!(requested.fill.is_none(), "a connection fills one message at a time");
         requested.fill = Some(message);
         self.try_fill(fd);
     }
@@ -105,6 +107,7 @@ impl Sockets for EpollReactor {
         });
         let requested = self.requested.entry(fd).or_default();
         requested.conn = conn;
+        assert!(requested.send.is_none(), "a connection sends one message at a time");
         requested.send = Some(Sending { iovecs, next: 0, sent: 0 });
         self.try_send(fd);
     }
@@ -189,11 +192,14 @@ impl Reactor for EpollReactor {
     }
 
     fn buffer(&self, buffer: BufferId, len: usize) -> &[u8] {
+        assert!(len <= RECEIVE_BYTES, "the next bytes are of another connection");
+        debug_assert!(!self.free.contains(&buffer), "the buffer is lent");
         let start = usize::from(buffer.0) * RECEIVE_BYTES;
         &self.memory[start..start + len]
     }
 
     fn recycle(&mut self, buffer: BufferId) {
+        debug_assert!(!self.free.contains(&buffer), "a buffer is returned once");
         self.free.push(buffer);
         self.eager.append(&mut self.starved);
     }

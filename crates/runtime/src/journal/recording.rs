@@ -2,7 +2,7 @@
 //! of the shard, the others without it.
 
 use super::{Journal, State};
-use crate::locks::Locked;
+use crate::platform::locks::Locked;
 use forebay_engine::{Answer, JournalRequest, Part, PartId};
 use forebay_journal::LogAdmission;
 use forebay_types::IoError;
@@ -49,6 +49,8 @@ impl Journal {
         pieces: impl Iterator<Item = &'a [u8]>,
     ) -> Option<Answer> {
         let mut state = self.lock();
+        let is_attached = state.volumes.iter().any(|&(other, _)| other == number);
+        debug_assert!(is_attached, "a volume is detached after its last write");
         let answer = state.core.record(number, request, pieces);
         self.unlock_and_wake(state);
         answer

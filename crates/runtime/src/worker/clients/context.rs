@@ -5,8 +5,8 @@
 
 use super::{Client, Submitted, Ticket, bytes_of, is_stable, is_write};
 use crate::budget::{HUGE_BYTES, Queue, Waiter};
+use crate::platform::reactor::Reactor;
 use crate::pool::{CACHE_LINE_BYTES, prefetch};
-use crate::reactor::Reactor;
 use crate::shared::{DirtyRanges, PendingQuery, Served, Shared, SlowRequest, Volume};
 use crate::worker::{Token, WorkerHost};
 use forebay_engine::{LineKey, Slot, Uncached};
@@ -154,6 +154,7 @@ impl<R: Reactor> Context<'_, R> {
         client.queue((!granted).then_some(Queue::Lane), *now);
         if granted {
             client.lane_bytes += bytes;
+            assert!(client.queued_for.is_none(), "a client that has memory waits for none");
         }
         granted
     }
@@ -163,7 +164,8 @@ impl<R: Reactor> Context<'_, R> {
         let shared = &self.host.shared;
         let before = shared.connections.fetch_sub(1, Ordering::Relaxed);
         assert!(before > 0, "a client that leaves was counted");
-        shared.worker_connections[self.host.worker].fetch_sub(1, Ordering::Relaxed);
+        let own = &shared.worker_connections[self.host.worker];
+        assert!(own.fetch_sub(1, Ordering::Relaxed) > 0, "and with its worker");
     }
 }
 

@@ -47,7 +47,13 @@ impl InFlight {
 
     /// A request.
     pub(super) fn get(&self, Ticket(place): &Ticket) -> &Submitted {
+        debug_assert!(!self.free.contains(place), "a ticket is valid until its answer");
         &self.places[*place as usize]
+    }
+
+    /// Whether no request is in flight.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.free.len() == self.places.len()
     }
 
     /// All requests in flight.
@@ -60,6 +66,7 @@ impl InFlight {
     /// Removes a request that has been answered.
     pub(super) fn remove(&mut self, Ticket(place): Ticket) {
         assert!(self.free.len() < self.places.len(), "a request is answered once");
+        debug_assert!(!self.free.contains(&place), "a request is answered once");
         self.free.push(place);
     }
 }

@@ -104,6 +104,16 @@ impl<T, const RANK: usize> Lock<T, RANK> {
     }
 }
 
+/// Asserts, in debug builds, that this thread may wait for a device or for another thread now: it
+/// holds no lock that others need meanwhile.
+///
+/// # Panics
+/// If it holds a lock of rank [`order::FOUND`] or above.
+pub(crate) fn assert_may_wait() {
+    #[cfg(debug_assertions)]
+    held::assert_none_held_but(None);
+}
+
 #[cold]
 fn broken(what: &str) -> ! {
     panic!("{what} failed an assertion; see the log above");
@@ -221,12 +231,18 @@ mod held {
         ///
         /// If this thread holds another lock that must not be held across a wait.
         pub(super) fn assert_may_sleep(&self) {
-            HELD_RANKS.with_borrow(|here| {
-                let kept = here.iter().find(|&&rank| rank != self.0 && rank >= order::FOUND);
-                let kept = kept.map(|&rank| order::NAMES[rank]);
-                assert_eq!(kept, None, "lock order violated: {kept:?} held across a wait");
-            });
+            assert_none_held_but(Some(self.0));
         }
+    }
+
+    /// Asserts that this thread holds no lock that must not be held across a wait, except one of
+    /// rank `own`.
+    pub(super) fn assert_none_held_but(own: Option<usize>) {
+        HELD_RANKS.with_borrow(|here| {
+            let kept = here.iter().find(|&&rank| Some(rank) != own && rank >= order::FOUND);
+            let kept = kept.map(|&rank| order::NAMES[rank]);
+            assert_eq!(kept, None, "lock order violated: {kept:?} held across a wait");
+        });
     }
 
     impl Drop for Held {

@@ -148,6 +148,7 @@ impl ClientTable {
         }
         let left = self.len.checked_sub(1);
         self.len = left.expect("a client that leaves was in the table");
+        assert!(self.len + self.free.len() <= self.places.len(), "a number has one client");
         Some(client)
     }
 

@@ -80,6 +80,7 @@ impl<'a> ReadAhead<'a> {
                 let next = number + 1 + self.in_flight.len() as u64;
                 let Some(reading) = self.begin(next) else { break };
                 self.in_flight.push_back(reading);
+                assert!(self.in_flight.len() as u64 <= AHEAD, "the memory for reads is bounded");
             }
         }
         Ok(self.current.as_ref().map_or(&[], |(_, bytes)| bytes))

@@ -5,127 +5,61 @@
 //! ([`forebay_journal::Freshness`]), a thread reads the log as at a start and puts the recorded
 //! bytes into the sectors' slots, unless they were written again meanwhile.
 
-use super::Journal;
-use super::stuck::stuck_lines;
-use crate::locks::Lock;
-use crate::protect::patrol::restore_sectors;
+use super::patrol::restore_sectors;
+use super::retention::stuck_lines;
+use crate::journal::{Journal, LostContent, lost_content};
 use crate::shared::Shared;
-use forebay_engine::LineKey;
-use forebay_format::journal::{BLOCK_BYTES, Record};
-use forebay_journal::{Extent, FoundRecord, Image, Source};
-use forebay_protect::StuckLine;
+use forebay_journal::Image;
 use forebay_threads::Thread;
-use forebay_types::{IoError, LINE_BYTES, SECTOR_BYTES, VolumeId};
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use forebay_types::{IoError, VolumeId};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Attempts for lines that are in use, and the pause between two.
 const TRIES_MAX: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The restores from one journal.
-#[derive(Debug, Default)]
-pub(super) struct Regain {
-    requests: Lock<Requests>,
-    /// By a volume's number in the journal: how many losses its last complete search covered.
-    /// Losses that an adopted pool contains are not counted, so a search may have covered zero.
-    searched_losses: Lock<BTreeMap<u16, u64>>,
-}
-
-/// Volumes to search for. Each search reads the whole log, so one thread does them one by one.
-#[derive(Debug, Default)]
-struct Requests {
-    /// The thread is running.
-    is_running: bool,
-    /// Volumes that wait for their search, with their numbers in the journal.
-    waiting: VecDeque<(u16, VolumeId)>,
-}
-
-impl Regain {
-    /// Requests a search for a volume. Returns whether the caller has to start the thread.
-    fn request(&self, number: u16, volume: VolumeId) -> bool {
-        let mut requests = self.requests.lock();
-        if !requests.waiting.contains(&(number, volume)) {
-            requests.waiting.push_back((number, volume));
-        }
-        !std::mem::replace(&mut requests.is_running, true)
-    }
-
-    /// The next volume to search for. `None` ends the thread.
-    fn next(&self) -> Option<(u16, VolumeId)> {
-        let mut requests = self.requests.lock();
-        let next = requests.waiting.pop_front();
-        requests.is_running = next.is_some();
-        next
-    }
-
-    /// Whether the last complete search for the volume covered this many losses.
-    fn has_searched(&self, number: u16, losses: u64) -> bool {
-        self.searched_losses.lock().get(&number) == Some(&losses)
-    }
-
-    fn record_search(&self, number: u16, losses: u64) {
-        self.searched_losses.lock().insert(number, losses);
-    }
-
-    /// Forgets a volume that leaves the journal: the next volume with its number counts its losses
-    /// from zero.
-    pub(super) fn forget(&self, number: u16) {
-        self.requests.lock().waiting.retain(|(other, _)| *other != number);
-        self.searched_losses.lock().remove(&number);
-    }
-}
-
-/// Sectors of a line to be restored, and their bytes at their places.
-struct Content {
-    key: LineKey,
-    /// A bit per sector.
-    sectors: u8,
-    bytes: Vec<u8>,
-}
-
 /// Starts to restore the lost sectors of a volume, at once or after the searches for other volumes.
-pub(super) fn start(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
-    if !journal.regain.request(number, volume) {
+pub(super) fn start(shared: Weak<Shared>, journal: &Arc<Journal>, number: u16, volume: VolumeId) {
+    if !journal.searches().request(number, volume) {
         return;
     }
     let owned = Arc::clone(journal);
     let work = move || {
-        while let Some((number, volume)) = owned.regain.next() {
+        while let Some((number, volume)) = owned.searches().next() {
             // The previous search may have covered these losses, too.
-            if !is_searched(&owned, number, volume) {
-                restore(&owned, number, volume);
+            if !is_searched(&shared, &owned, number, volume) {
+                restore(&shared, &owned, number, volume);
             }
         }
     };
     if Thread::named("regain").spawn(work).is_err() {
-        // The next request starts the thread. At the latest, a failed checkpoint makes one.
-        journal.regain.requests.lock().is_running = false;
+        // At the latest, a failed checkpoint makes the next request.
+        journal.searches().handle_no_thread();
     }
 }
 
 /// Starts another restore if sectors of the volume were lost since the last search.
-pub(super) fn retry(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
-    if !is_searched(journal, number, volume) {
-        start(journal, number, volume);
+pub(super) fn retry(shared: &Weak<Shared>, journal: &Arc<Journal>, number: u16, volume: VolumeId) {
+    if !is_searched(shared, journal, number, volume) {
+        start(Weak::clone(shared), journal, number, volume);
     }
 }
 
 /// Whether the last search for a volume covered all of its losses.
-fn is_searched(journal: &Journal, number: u16, volume: VolumeId) -> bool {
-    let losses = journal.shared.upgrade().and_then(|shared| losses_of(&shared, volume));
-    journal.regain.has_searched(number, losses.iter().flatten().sum())
+fn is_searched(shared: &Weak<Shared>, journal: &Journal, number: u16, volume: VolumeId) -> bool {
+    let losses = shared.upgrade().and_then(|shared| losses_of(&shared, volume));
+    journal.searches().has_searched(number, losses.iter().flatten().sum())
 }
 
 /// Searches for the lost sectors of a volume, and repeats the search while lines are in use.
-fn restore(journal: &Journal, number: u16, volume: VolumeId) {
+fn restore(shared: &Weak<Shared>, journal: &Journal, number: u16, volume: VolumeId) {
     for _ in 0..TRIES_MAX {
-        match search(journal, number, volume) {
+        match search(shared, journal, number, volume) {
             Ok(true) => return,
             Ok(false) => std::thread::sleep(PAUSE),
             Err(error) => {
-                let name = &journal.name;
+                let name = journal.name();
                 tracing::error!(
                     journal = %name,
                     %error,
@@ -138,9 +72,14 @@ fn restore(journal: &Journal, number: u16, volume: VolumeId) {
 }
 
 /// Restores the lost sectors that the log holds. Returns whether nothing is left to restore.
-fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoError> {
-    let Some(shared) = journal.shared.upgrade() else { return Ok(true) };
-    if !journal.lock().volumes.contains(&(number, volume)) {
+fn search(
+    shared: &Weak<Shared>,
+    journal: &Journal,
+    number: u16,
+    volume: VolumeId,
+) -> Result<bool, IoError> {
+    let Some(shared) = shared.upgrade() else { return Ok(true) };
+    if !journal.lock().has_volume(number, volume) {
         // The volume has left the journal, and its id may be another volume's by now.
         return Ok(true);
     }
@@ -158,66 +97,23 @@ fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoEr
     let image: Vec<_> = Image::of_volume(&records, number).extents().collect();
     let mut is_done = true;
     for line in lost {
-        let Some(content) = content_of(journal, line, &image, &records) else { continue };
+        let Some(content) = lost_content(journal, line, &image, &records) else { continue };
         let mut shard = shared.shard(line.shard);
         let is_same = shard.has_volume(volume)
             && shard.volume(volume).counters().lost_lines == losses[line.shard];
         // Sectors that were lost since the losses were counted may be newer than the records that
         // were read.
         is_done &= is_same && {
-            let Content { key, sectors, bytes } = content;
+            let LostContent { key, sectors, bytes } = content;
             restore_sectors(&shared, line.shard, &mut shard, key, &bytes, sectors, newest)
         };
     }
     if !is_done {
         return Ok(false);
     }
-    journal.regain.record_search(number, losses.iter().sum());
+    journal.searches().record_search(number, losses.iter().sum());
     // Sectors may have been lost meanwhile.
     Ok(losses_of(&shared, volume).is_none_or(|now| now == losses))
-}
-
-/// Reads the lost sectors of a line from the log; `None` if the log has none of them.
-fn content_of(
-    journal: &Journal,
-    line: StuckLine,
-    image: &[Extent],
-    records: &[FoundRecord],
-) -> Option<Content> {
-    let mut content = Content { key: line.key, sectors: 0, bytes: vec![0; LINE_BYTES as usize] };
-    for sector in (0..8).filter(|sector| line.lost >> sector & 1 != 0) {
-        let offset = line.key.offset() + sector * SECTOR_BYTES;
-        let at = image.partition_point(|extent| extent.range.end() <= offset);
-        let Some(extent) = image.get(at).filter(|extent| extent.range.offset <= offset) else {
-            continue;
-        };
-        let to = (sector * SECTOR_BYTES) as usize;
-        let to = &mut content.bytes[to..to + SECTOR_BYTES as usize];
-        match extent.source {
-            Source::Write { record, offset: from } => {
-                let Some(bytes) = payload_of(journal, &records[record]) else { continue };
-                let from = (from + offset - extent.range.offset) as usize;
-                to.copy_from_slice(&bytes[from..from + SECTOR_BYTES as usize]);
-            }
-            Source::Zero { .. } => to.fill(0),
-            Source::Discard => continue,
-        }
-        content.sectors |= 1 << sector;
-    }
-    (content.sectors != 0).then_some(content)
-}
-
-/// The payload of a record, from the first device that returns it intact.
-fn payload_of(journal: &Journal, found: &FoundRecord) -> Option<Vec<u8>> {
-    let Record { volume, range, checksum, .. } = found.record;
-    let start = found.position / BLOCK_BYTES * BLOCK_BYTES;
-    let from = (found.position - start) as usize;
-    let len = (from as u64 + range.len).next_multiple_of(BLOCK_BYTES);
-    (0..2).find_map(|device| {
-        let bytes = journal.devices.read_on(device, start, len).ok()?;
-        let payload = &bytes[from..from + range.len as usize];
-        (Record::checksum_of(volume, range.offset, payload) == checksum).then(|| payload.to_vec())
-    })
 }
 
 /// How often sectors of a volume were lost, in each shard.
@@ -298,7 +194,7 @@ mod tests {
                 // starts one for this volume.
                 let used = volume.journal.as_ref().unwrap();
                 wait_until("the line is restored", PATIENCE, || {
-                    retry(&used.journal, used.number, volume.id);
+                    retry(&Arc::downgrade(runtime.shared()), &used.journal, used.number, volume.id);
                     lost_sectors(&runtime, volume.id) == 0
                 });
             }
@@ -346,11 +242,19 @@ mod tests {
             disk.close(Kinds::WRITE);
             runtime.run_on(0, move |tasks| tasks.checkpoint(id, true, Box::new(|_| ()))).unwrap();
             assert!(disk.wait_held(1, PATIENCE));
-            assert_eq!(search(&used.journal, used.number, id), Ok(false));
-            assert!(!is_searched(&used.journal, used.number, id));
+            assert_eq!(
+                search(&Arc::downgrade(runtime.shared()), &used.journal, used.number, id),
+                Ok(false)
+            );
+            assert!(!is_searched(
+                &Arc::downgrade(runtime.shared()),
+                &used.journal,
+                used.number,
+                id
+            ));
             disk.open();
             wait_until("the line is restored", BEFORE_A_CHECKPOINT, || {
-                retry(&used.journal, used.number, id);
+                retry(&Arc::downgrade(runtime.shared()), &used.journal, used.number, id);
                 lost_sectors(&runtime, id) == 0
             });
             runtime.stop(|_| ()).unwrap();
@@ -376,44 +280,15 @@ mod tests {
             let failed = || used.journal.lock().core.log.failed().is_some();
             wait_until("the journal has failed", PATIENCE, failed);
             device.open();
-            assert_eq!(search(&used.journal, used.number, id), Err(IoError::Io));
+            assert_eq!(
+                search(&Arc::downgrade(runtime.shared()), &used.journal, used.number, id),
+                Err(IoError::Io)
+            );
             assert_eq!(lost_sectors(&runtime, id), 8);
             // Only a write ends the loss.
             write(&runtime, id, 0, 3, false);
             assert_eq!((lost_sectors(&runtime, id), second.recv()), (0, Ok(Ok(()))));
             runtime.stop(|_| ()).unwrap();
         });
-    }
-
-    #[test]
-    fn a_request_during_a_search_waits_for_its_end() {
-        let regain = Regain::default();
-        let (a, b) = ((7, VolumeId(0)), (8, VolumeId(1)));
-        assert!(regain.request(a.0, a.1), "no thread is running");
-        assert_eq!(regain.next(), Some(a));
-        for (number, volume) in [b, a, b] {
-            assert!(!regain.request(number, volume), "the thread is running");
-        }
-        assert_eq!((regain.next(), regain.next(), regain.next()), (Some(b), Some(a), None));
-        assert!(regain.request(b.0, b.1), "the thread has ended");
-        regain.forget(8);
-        assert_eq!(regain.next(), None, "the volume has left the journal");
-    }
-
-    #[test]
-    fn the_losses_of_a_volume_that_left_do_not_count_for_the_next_one_with_its_number() {
-        let regain = Regain::default();
-        regain.record_search(3, 1);
-        assert!(regain.has_searched(3, 1) && !regain.has_searched(3, 2));
-        regain.forget(3);
-        assert!(!regain.has_searched(3, 1));
-    }
-
-    #[test]
-    fn a_volume_without_counted_losses_is_searched_once() {
-        let regain = Regain::default();
-        assert!(!regain.has_searched(3, 0), "its lines in an adopted pool may be lost");
-        regain.record_search(3, 0);
-        assert!(regain.has_searched(3, 0));
     }
 }

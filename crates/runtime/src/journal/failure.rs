@@ -3,7 +3,7 @@
 
 use super::{Journal, JournalError, State, volume_names};
 use crate::disk::Change;
-use crate::locks::Locked;
+use crate::platform::locks::Locked;
 use forebay_types::IoError;
 use std::io;
 use std::time::Duration;
@@ -195,7 +195,7 @@ fn record_until_closed(journal: &Journal, record: impl Fn() -> io::Result<()>) -
 #[cfg(debug_assertions)]
 mod tests {
     use super::super::{Attachment, JournalSettings, MemberRecord};
-    use crate::locks::{Lock, order};
+    use crate::platform::locks::{Lock, order};
     use crate::rig::common::client::PATIENCE;
     use crate::rig::common::wait_until;
     use crate::rig::{MIB, quiet_config, volume};

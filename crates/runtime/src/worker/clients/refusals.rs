@@ -1,6 +1,6 @@
 //! Logs refused connections, at a limited rate: a client that retries must not fill the log.
 
-use crate::descriptors::Descriptors;
+use crate::platform::descriptors::Descriptors;
 use forebay_types::limits::CONNECTIONS_MAX;
 use std::time::{Duration, Instant};
 

@@ -6,7 +6,6 @@
 //! then knows that the disk may lack acknowledged writes.
 
 use super::{Journal, JournalError};
-use crate::protect::vault::Missing;
 use forebay_format::journal::JournalId;
 use std::io;
 
@@ -46,6 +45,15 @@ pub trait JournalRecord: Send + Sync {
     /// Voids the records of a volume in journals other than `named`, because the volume is about to
     /// be served without them.
     fn supersede(&self, volume: &str, named: Option<JournalId>) -> io::Result<()>;
+}
+
+/// A vault or journal that a volume relies on, and that is not the configured one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Its name when it was recorded.
+    pub name: String,
+    /// The operator accepts that its data is lost.
+    pub is_given_up: bool,
 }
 
 /// A record that is always empty.

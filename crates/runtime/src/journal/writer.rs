@@ -2,9 +2,7 @@
 //! checkpoints.
 
 use super::{Journal, TICK, patrol};
-use crate::shared::Message;
 use forebay_engine::Answer;
-use forebay_volume::worker_of;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -69,9 +67,10 @@ impl Journal {
     }
 
     fn post(&self, answers: &mut Vec<Answer>) {
+        // Without a host, no worker waits for them.
+        let host = self.host.upgrade();
         for answer in answers.drain(..) {
-            let worker = usize::from(worker_of(answer.part));
-            self.inboxes[worker].post(Message::Answer(answer));
+            host.iter().for_each(|host| host.answer(answer));
         }
     }
 }

@@ -14,16 +14,16 @@ mod checkpoint;
 mod devices;
 mod error;
 mod failure;
+mod host;
+mod losses;
 mod patrol;
 mod recording;
 mod recovery;
-mod regain;
 mod reliance;
 mod restoring;
 mod sampling;
 mod settings;
 mod status;
-mod stuck;
 mod writer;
 
 pub(crate) use ahead::ReadAhead;
@@ -34,21 +34,21 @@ pub(crate) use devices::Reader;
 pub(crate) use error::{ERASE_FOR_NEW, ERASE_UNNEEDED, NAME_ANOTHER, remedy_for_recovery};
 pub use error::{JournalError, MissingDevice};
 pub use forebay_protect::KeptStatus;
+pub(crate) use host::JournalHost;
+pub(crate) use losses::{LossSearches, LostContent, lost_content};
 pub use patrol::JournalPatrol;
 pub use recovery::VoidRecords;
-pub use reliance::JournalRecord;
 pub(crate) use reliance::NoJournalRecord;
+pub use reliance::{JournalRecord, Missing};
 pub use settings::{JournalSettings, OnFailure, VolumeJournal};
 pub use status::JournalStatus;
-pub(crate) use stuck::{FENCE_TRIES_MAX, stuck_lines};
 
 use crate::disk::Presence;
-use crate::locks::{LazyCondvar, Lock, Locked, order};
-use crate::shared::{Inbox, Shared};
+use crate::platform::locks::{LazyCondvar, Lock, Locked, order};
 use crate::stats::{Histogram, InternalReads};
 use forebay_backend::{AlignedBuffer, Backend};
 use forebay_format::journal::{BATCH_BYTES_MAX, Geometry};
-use forebay_journal::{Found, Log};
+use forebay_journal::{Found, Log, is_durable_before};
 use forebay_protect::JournalState;
 use forebay_threads::Thread;
 use forebay_types::{IoError, VolumeId};
@@ -60,6 +60,8 @@ use devices::Devices;
 
 /// Batches in addition to one for each worker: one being filled, and one being written.
 const BUFFERS_SPARE: usize = 2;
+/// The pause between two checks for free space in the log.
+const PAUSE: Duration = Duration::from_millis(20);
 /// The longest sleep of the journal's thread.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -93,6 +95,13 @@ pub(crate) struct State {
     stopping: bool,
 }
 
+impl State {
+    /// Whether the volume is attached, with this number.
+    pub(crate) fn has_volume(&self, number: u16, volume: VolumeId) -> bool {
+        self.volumes.contains(&(number, volume))
+    }
+}
+
 /// An open journal.
 pub struct Journal {
     name: String,
@@ -110,9 +119,8 @@ pub struct Journal {
     /// Volumes that must not use the journal: it failed while they were served.
     abandoned: VoidRecords,
     on_failure: OnFailure,
-    inboxes: Vec<Arc<Inbox>>,
-    shared: Weak<Shared>,
-    regain: regain::Regain,
+    host: Weak<dyn JournalHost>,
+    searches: LossSearches,
     patrol: patrol::Patrol,
     /// Latencies of the writes to the log, recorded by the journal's thread.
     commits: Histogram,
@@ -125,10 +133,10 @@ impl Journal {
     /// Opens a journal, or formats one on a device that begins with zeroes.
     pub(crate) fn open(
         settings: JournalSettings,
-        shared: &Arc<Shared>,
+        host: Weak<dyn JournalHost>,
+        workers: usize,
         record: Arc<dyn JournalRecord>,
     ) -> Result<Arc<Self>, JournalError> {
-        let inboxes = shared.inboxes.clone();
         let mut devices = Devices::new(&settings);
         let (name, size_bytes) = (devices.name(), devices.size_bytes());
         if let Some(name) = devices.read_only() {
@@ -141,7 +149,7 @@ impl Journal {
             return Err(JournalError::Small { name, bytes: size_bytes });
         };
         let buffers = || {
-            let count = journal_buffers(inboxes.len());
+            let count = journal_buffers(workers);
             (0..count).map(|_| AlignedBuffer::new(BATCH_BYTES_MAX as usize)).collect::<Vec<_>>()
         };
         let (log, found) = devices.open(&settings, geometry, buffers)?;
@@ -173,9 +181,8 @@ impl Journal {
             found: Lock::new(found),
             abandoned,
             on_failure,
-            inboxes,
-            shared: Arc::downgrade(shared),
-            regain: regain::Regain::default(),
+            host,
+            searches: LossSearches::default(),
             patrol: patrol::Patrol::default(),
             commits: Histogram::default(),
             presence: Default::default(),
@@ -197,6 +204,10 @@ impl Journal {
         &self.name
     }
 
+    pub(crate) const fn searches(&self) -> &LossSearches {
+        &self.searches
+    }
+
     pub(crate) fn lock(&self) -> Locked<'_, State> {
         // A log that failed an assertion cannot be trusted, and neither can its acknowledgements.
         self.state.lock_unbroken("the journal")
@@ -214,6 +225,26 @@ impl Journal {
             self.wakeup.notify_all();
             state = self.written.wait(state);
         }
+    }
+
+    /// Wakes the journal's thread, and waits until the log has made progress, or for a while.
+    pub(crate) fn wait_for_progress(&self) {
+        let mut state = self.lock();
+        self.wake(&mut state);
+        drop(self.written.wait_timeout(state, PAUSE));
+    }
+
+    /// Waits until everything recorded so far is durable; `None` if the journal fails.
+    pub(crate) fn wait_until_recorded(&self) -> Option<()> {
+        let mut state = self.lock();
+        let end = state.core.log.next_record();
+        while !is_durable_before(&state.core.log, end).ok()?
+            || !state.core.log.is_membership_recorded()
+        {
+            self.wake(&mut state);
+            state = self.written.wait_timeout(state, PAUSE);
+        }
+        Some(())
     }
 
     /// Stops the thread. With `clean`, all disks have all data, and the journal is marked clean.
@@ -254,20 +285,9 @@ impl Journal {
 
     /// Restores the sectors of a volume that were lost in memory and that the log holds.
     pub(crate) fn regain(self: &Arc<Self>, number: u16, volume: VolumeId) {
-        regain::start(self, number, volume);
-    }
-
-    /// Gives up the lost sectors of a served volume, and voids their records.
-    ///
-    /// # Errors
-    /// When the journal fails, or its log has no space to record this.
-    pub(crate) fn abandon_lost(
-        self: &Arc<Self>,
-        number: u16,
-        volume: VolumeId,
-    ) -> Result<(), JournalError> {
-        let abandoned = stuck::Checkpoint { journal: self, number, volume }.abandon_lost();
-        abandoned.map_err(|error| JournalError::Io { name: self.name.clone(), error })
+        if let Some(host) = self.host.upgrade() {
+            host.regain(self, number, volume);
+        }
     }
 }
 

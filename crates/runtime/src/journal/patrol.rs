@@ -12,7 +12,7 @@
 
 use super::Journal;
 use super::devices::{Device, Devices};
-use crate::locks::{Lock, order};
+use crate::platform::locks::{Lock, order};
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_journal::{CopyRange, ReadAt, inspect};
 use forebay_threads::Thread;
@@ -155,7 +155,7 @@ impl ReadAt for Throttled<'_> {
             }
             std::thread::sleep(PIECE_PAUSE);
             pauses += 1;
-            let share = self.journal.shared.upgrade().map(|shared| shared.background.disks());
+            let share = self.journal.host.upgrade().map(|host| host.disk_share());
             let is_busy = !self.journal.lock().core.log.is_idle();
             if is_over(pauses, share.unwrap_or_default(), is_busy) {
                 self.bytes = 0;

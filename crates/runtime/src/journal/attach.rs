@@ -64,6 +64,9 @@ impl Journal {
             let mut state = self.lock();
             let named = (size_bytes, identity, hardware(&**disk));
             state.core.log.attach_disk(number, named, samples);
+            let mut others = state.volumes.iter();
+            let is_new = others.all(|&(other, volume)| other != number && volume != id);
+            assert!(is_new, "a number is of one volume");
             state.volumes.push((number, id));
             state.disks.push((number, Arc::clone(disk), Arc::clone(internal_reads)));
         }
@@ -76,7 +79,7 @@ impl Journal {
     /// meanwhile, a record outside of the journal voids the journal's records of the volume.
     pub(crate) fn detach(&self, number: u16) -> Result<(), JournalError> {
         self.release_disks(Some(number));
-        self.regain.forget(number);
+        self.searches.forget(number);
         let (names, is_void) = {
             let mut state = self.lock();
             let names = volume_names(&state.core.log, &[number]);
@@ -103,7 +106,7 @@ impl Journal {
     pub(crate) fn take_back(&self, number: u16) -> bool {
         if self.holds(number) {
             self.release_disks(Some(number));
-            self.regain.forget(number);
+            self.searches.forget(number);
             let mut state = self.lock();
             state.volumes.retain(|(other, _)| *other != number);
             state.core.withdraw_volume(number);

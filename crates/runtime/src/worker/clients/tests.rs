@@ -3,7 +3,7 @@
 
 use super::bytes_of;
 use crate::Runtime;
-use crate::reactor::EpollReactor;
+use crate::platform::reactor::EpollReactor;
 use crate::rig::common::client::PATIENCE;
 use crate::rig::{MIB, quiet_config, volume};
 use crate::worker::Worker;

@@ -4,8 +4,7 @@
 //! how much space the log has left: once a quarter is in use they speed up, and they destage at
 //! once when the log is about to admit no more writes.
 
-use super::{Journal, State, TICK, stuck};
-use crate::shared::Message;
+use super::{Journal, State, TICK};
 use forebay_journal::checkpoints_in_progress;
 use forebay_types::{IoError, IoResult, VolumeId};
 use std::sync::Arc;
@@ -76,10 +75,13 @@ impl Journal {
         let on_done = move |result: IoResult| match (number, result) {
             (None, _) => {}
             (Some(number), Err(IoError::Shutdown) | Ok(())) => journal.destaged(number, result),
-            (Some(number), Err(error)) => stuck::keep(&journal, number, volume, error),
+            (Some(number), Err(error)) => match journal.host.upgrade() {
+                Some(host) => host.keep(&journal, number, volume, error),
+                None => journal.destaged(number, Err(error)),
+            },
         };
-        self.inboxes[0].post(Message::Task(Box::new(move |tasks| {
-            tasks.checkpoint(volume, urgent, Box::new(on_done));
-        })));
+        if let Some(host) = self.host.upgrade() {
+            host.checkpoint(volume, urgent, Box::new(on_done));
+        }
     }
 }
