@@ -155,6 +155,10 @@ impl PowerSequence {
     /// # Panics
     /// If the step before was not reported.
     pub fn poll_dump(&mut self, volumes: &[VolumeId], now_ms: u64) -> Option<DumpStep> {
+        // The number of a removed volume is given to a new one, which is not in the dump.
+        if self.dump == Dump::Complete {
+            self.dumped.retain(|volume| volumes.contains(volume));
+        }
         let step = match self.dump {
             Dump::Running(step) => panic!("{step:?} is being carried out"),
             Dump::Next(step) => step,
@@ -334,6 +338,17 @@ mod tests {
         assert_eq!(all_steps(&mut sequence, &[A]), [DumpStep::EmptyVault, DumpStep::Resume]);
         assert!(!sequence.is_halted() && sequence.dumped().is_empty());
         assert_eq!(sequence.handle_order(OPEN), 1000);
+    }
+
+    /// Numbers of removed volumes are given to new ones.
+    #[test]
+    fn a_new_volume_with_the_number_of_a_dumped_one_is_not_taken_for_it() {
+        let mut sequence = sequence();
+        sequence.handle_order(CRITICAL);
+        all_steps(&mut sequence, &[A]);
+        assert_eq!(all_steps(&mut sequence, &[]), [], "the volume is removed");
+        let dump = [DumpStep::Halt, DumpStep::Dump, DumpStep::FlushDisks];
+        assert_eq!(all_steps(&mut sequence, &[A]), dump, "another volume");
     }
 
     #[test]

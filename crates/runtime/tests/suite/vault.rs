@@ -68,6 +68,7 @@ on_both_engines! {
     a_volume_that_is_not_served_stays_in_the_vault,
     a_load_that_fails_is_undone_and_can_be_repeated,
     a_load_that_a_disk_refuses_is_undone_by_a_removal,
+    a_volume_with_the_number_of_a_dumped_one_is_dumped,
     a_drill_saves_everything_and_changes_nothing,
 }
 
@@ -256,6 +257,24 @@ fn a_load_that_a_disk_refuses_is_undone_by_a_removal(engine: Engine) {
     assert_eq!(vault.status().held.len(), 1, "the dump is gone");
     add(&server, "v", disk, &vault);
     check(&server, "v", &written);
+    server.stop();
+}
+
+/// Numbers of removed volumes are given to new ones.
+fn a_volume_with_the_number_of_a_dumped_one_is_dumped(engine: Engine) {
+    before_lines_are_old(|| dump_twice_under_one_number(engine));
+}
+
+fn dump_twice_under_one_number(engine: Engine) {
+    let device = memory(VAULT_BYTES);
+    let (server, vault) = serve(engine, &memory(16 * MIB), &device);
+    drop(write_some(&server, "v", 0..50));
+    assert_eq!(vault.dump(&ALL, None).unwrap().bytes, 50 * 4096);
+    server.runtime.volumes().remove("v", |_| {}).unwrap();
+    add(&server, "w", memory(16 * MIB), &vault);
+    assert_eq!(server.status("w").id, VolumeId(0));
+    drop(write_some(&server, "w", 0..70));
+    assert_eq!(vault.dump(&ALL, None).unwrap().bytes, 70 * 4096);
     server.stop();
 }
 

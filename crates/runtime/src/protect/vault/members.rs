@@ -47,13 +47,19 @@ impl Vault {
     /// Removes a volume that is no longer served and whose disk has all of its data.
     pub(crate) fn detach(&self, id: VolumeId) {
         let mut left = Vec::new();
-        self.state().volumes.retain(|volume| {
+        let mut state = self.state();
+        state.volumes.retain(|volume| {
             let stays = volume.id != id;
             if !stays {
                 left.push(volume.name.clone());
             }
             stays
         });
+        // Its number is given to a new volume, which is not in the dump.
+        if let Some(dumped) = &mut state.dumped {
+            dumped.retain(|&other| other != id);
+        }
+        drop(state);
         self.release(&left);
     }
 

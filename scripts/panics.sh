@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# Has each kind of thread of a server panic once, wherever it is at that moment: a debugger calls a
+# function that panics. Each time, the process must end, its keeper must start the next server on
+# the same pool, and everything acknowledged must be there: data that only the pool has, data under
+# a UPS, and data in a journal.
+#
+#   scripts/panics.sh [THREAD...]
+#
+# The default is every thread that the server has, except for the control port's, whose panics fail
+# one request. FOREBAY selects another program than the debug build: it needs debug assertions. The
+# debugger's commands are for x86_64.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/common.sh
+. scripts/common.sh
+
+forebay=${FOREBAY:-$(target_dir)/debug/forebay}
+[[ -x $forebay ]] || fail "$forebay is not built: run cargo build -p forebay first"
+need gdb=gdb nm=binutils fio=fio jq=jq
+
+# The function, as an offset in the program.
+offset=$(nm -C "$forebay" | awk '/forebay::serve::planted::panic_here$/ { print $1 }')
+[[ -n $offset ]] || fail "$forebay cannot panic: it was built without debug assertions"
+
+dir=$(mktemp -d)
+keeper=
+clean() {
+  if [[ -n $keeper ]]; then
+    kill -9 "$keeper" "$(server 2>/dev/null)" 2>/dev/null || true
+    wait "$keeper" 2>/dev/null || true
+  fi
+  rm -rf "$dir"
+}
+trap clean EXIT
+
+gave_up() {
+  tail -n 30 "$dir/log" "$dir/gdb.log" "$dir/fio.log" 2>/dev/null || true
+  fail "$*"
+}
+
+status() { "$forebay" status --json --state "$dir/state" 2>/dev/null; }
+server() { status | jq .pid; }
+
+# blocks VOLUME ROUND OPTION...: the blocks that are written in a round; fio checks their content.
+# It sends no flush, which the disks would never answer.
+blocks() {
+  local volume=$1 round=$2
+  shift 2
+  (cd "$dir" && timeout 60 fio --name="$volume" --ioengine=nbd \
+    --uri="nbd+unix:///$volume?socket=$dir/nbd.sock" --rw=write --bs=4k --iodepth=4 --size=64k \
+    --offset="${round}M" --randseed="$round" --verify=crc32c "$@" >fio.log 2>&1)
+}
+
+# threads PID: the kinds of its threads.
+threads() {
+  cat "/proc/$1"/task/*/comm | sed -e 's/-[0-9]*$//' |
+    grep -v -x -e control -e planted -e 'iou-.*' -e forebay | sort -u
+}
+
+# tid PID KIND: one of its threads of this kind.
+tid() {
+  local task
+  for task in "/proc/$1"/task/*; do
+    if [[ $(sed -e 's/-[0-9]*$//' "$task/comm") == "$2" ]]; then
+      printf '%s\n' "${task##*/}"
+      return
+    fi
+  done
+}
+
+# The disks never take what is written to them.
+disk() {
+  truncate -s 64M "$dir/$1.img"
+  printf '%s=delay(write=forever):%s,mode=write-back' "$1" "$dir/$1.img"
+}
+truncate -s 64M "$dir/journal" "$dir/vault"
+printf 'ups.status: OL\nbattery.charge: 100\nbattery.runtime: 3600\n' >"$dir/readings"
+"$forebay" serve --volume "$(disk pool),protection=none,accept-loss=yes" \
+  --volume "$(disk journaled),protection=journal,journal=$dir/journal" \
+  --volume "$(disk powered),protection=ups" \
+  --ups "mains=command:/bin/cat $dir/readings" --ups-settle-seconds 1 --vault "$dir/vault" \
+  --nbd "unix:$dir/nbd.sock" --memory 96MiB --state "$dir/state" >"$dir/log" 2>&1 &
+keeper=$!
+wait_for_socket "$dir/state/control.sock" "$keeper" || gave_up "the server did not start"
+
+# wait_for_server PID: until another server than this one serves, and the UPS lets it acknowledge
+# writes from memory.
+wait_for_server() {
+  local i
+  for ((i = 0; i < 600; i++)); do
+    if status | jq -e --argjson old "$1" '.pid != $old and
+      (.volumes | length == 3 and all(.effective_mode == "write-back"))' >/dev/null; then return; fi
+    kill -0 "$keeper" 2>/dev/null || gave_up "the keeper has ended"
+    sleep 0.1
+  done
+  gave_up "no server serves"
+}
+
+# panic KIND: a thread of this kind of the server panics.
+panic() {
+  local pid task base
+  pid=$(server)
+  base=$(awk -F- 'NR == 1 { print $1 }' "/proc/$pid/maps")
+  task=$(tid "$pid" "$1")
+  [[ -n $task ]] || gave_up "the server has no thread $1"
+  gdb -p "$pid" -batch -ex "set confirm off" -ex "handle SIGABRT nostop noprint pass" \
+    -ex "python [t.switch() for t in gdb.selected_inferior().threads() if t.ptid[1] == $task]" \
+    -ex 'set $rsp = (($rsp - 512) & ~15) - 8' -ex "jump *(0x$base + 0x$offset)" >"$dir/gdb.log" 2>&1 || true
+  wait_for_server "$pid"
+}
+
+wait_for_server 0
+kinds=("$@")
+if ((${#kinds[@]} == 0)); then mapfile -t kinds < <(threads "$(server)"); fi
+round=0
+volumes=(pool journaled powered)
+for kind in "${kinds[@]}"; do
+  round=$((round + 1))
+  for volume in "${volumes[@]}"; do
+    blocks "$volume" "$round" --do_verify=0 || gave_up "$kind: a write to $volume fails"
+  done
+  before=$(grep -c "exit=Signal(6)" "$dir/log" || true)
+  panic "$kind"
+  grep -q "thread '$kind\(-[0-9]*\)\?' panicked" "$dir/log" || gave_up "$kind has not panicked"
+  (($(grep -c "exit=Signal(6)" "$dir/log") == before + 1)) || gave_up "$kind: not one abort"
+  for volume in "${volumes[@]}"; do
+    blocks "$volume" "$round" --verify_only || gave_up "$kind: $volume has lost a write"
+  done
+  say "$kind: the next server has everything"
+done
+for volume in "${volumes[@]}"; do
+  for ((past = 1; past <= round; past++)); do
+    blocks "$volume" "$past" --verify_only || gave_up "at the end, $volume has lost a write"
+  done
+done
+say "${#kinds[@]} kinds of threads have panicked, and nothing is lost"
