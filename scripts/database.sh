@@ -11,10 +11,8 @@ compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || install postgresql
 programs=$(compgen -G '/usr/lib/postgresql/*/bin' | sort -V | tail -1)
 PATH=$programs:$PATH
 
-base=${TMPDIR:-/tmp}
-if (($(df --output=avail -k /dev/shm 2>/dev/null | tail -1) > 4 << 20)); then base=/dev/shm; fi
-dir=$(mktemp -d "$base/forebay-database.XXXXXX")
-# A directory that Forebay accepts as surviving a reboot.
+# Forebay refuses a journal in memory, where /tmp may be.
+dir=$(mktemp -d "${TMPDIR:-/var/tmp}/forebay-database.XXXXXX")
 state=$(mktemp -d)
 chmod 755 "$dir"
 mkdir -p "$dir"/{mnt,fuse,run}

@@ -16,8 +16,7 @@
 #   scripts/postgres.sh [ROUNDS] [SECONDS]
 #
 # The default is ten rounds, and runs of 8 seconds; 0 skips either. Needs root (it mounts) and
-# /dev/fuse. FOREBAY selects another program than the release build. The files behind the modelled
-# disks are in memory if there is space, to exclude the machine's own disks.
+# /dev/fuse. FOREBAY selects another program than the release build.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh

@@ -23,7 +23,7 @@ fn every_subcommand_runs() {
         (&["replay", "t.csv", "--memory", "4KiB"][..], "| trace | memory |", "| t "),
         (&["run"], "cache-effect ", "\ndisk-trouble "),
         (&["sim", "--seed", "7", "--seeds", "2", "--operations", "50"], "2 runs, 0 failed\n", ""),
-        (&["enumerate", "--operations", "1", "--threads", "1"], "84 workloads", ""),
+        (&["enumerate", "--operations", "1", "--threads", "1"], "140 workloads", ""),
         (&["--version"], "forebay-lab ", ""),
     ] {
         let (code, out, err) = run(arguments);
