@@ -100,7 +100,7 @@ panic() {
   gdb -p "$pid" -batch -ex "set confirm off" -ex "set language c" \
     -ex "handle SIGABRT nostop noprint pass" \
     -ex "python [t.switch() for t in gdb.selected_inferior().threads() if t.ptid[1] == $task]" \
-    -ex 'set $rsp = (($rsp - 512) & ~15) - 8' -ex 'set {long}$rsp = 0' \
+    -ex 'set $rsp = (((unsigned long)$rsp - 512) & ~15ul) - 8' -ex 'set {long}$rsp = 0' \
     -ex "jump *(0x$base + 0x$offset)" >"$dir/gdb.log" 2>&1 || true
   wait_for_server "$pid"
 }
