@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Has each kind of thread of a server panic once, wherever it is at that moment: a debugger calls a
-# function that panics. Each time, the process must end, its keeper must start the next server on
-# the same pool, and everything acknowledged must be there: data that only the pool has, data under
-# a UPS, and data in a journal.
+# Has each kind of thread of a server panic once, wherever it is at that moment: a debugger makes it
+# continue in a function that panics. Each time, the process must end, its keeper must start the
+# next server on the same pool, and everything acknowledged must be there: data that only the pool
+# has, data under a UPS, and data in a journal.
 #
 #   scripts/panics.sh [THREAD...]
 #
@@ -26,7 +26,8 @@ dir=$(mktemp -d)
 keeper=
 clean() {
   if [[ -n $keeper ]]; then
-    kill -9 "$keeper" "$(server 2>/dev/null)" 2>/dev/null || true
+    # shellcheck disable=SC2046
+    kill -9 "$keeper" $(pgrep -P "$keeper") 2>/dev/null || true
     wait "$keeper" 2>/dev/null || true
   fi
   rm -rf "$dir"
@@ -38,7 +39,7 @@ gave_up() {
   fail "$*"
 }
 
-status() { "$forebay" status --json --state "$dir/state" 2>/dev/null; }
+status() { timeout 10 "$forebay" status --json --state "$dir/state" 2>/dev/null; }
 server() { status | jq .pid; }
 
 # blocks VOLUME ROUND OPTION...: the blocks that are written in a round; fio checks their content.
@@ -61,7 +62,7 @@ threads() {
   done
 }
 
-# The disks never take what is written to them.
+# Writes to these disks never complete.
 disk() {
   truncate -s 64M "$dir/$1.img"
   printf '%s=delay(write=forever):%s,mode=write-back' "$1" "$dir/$1.img"
@@ -79,8 +80,8 @@ wait_for_socket "$dir/state/control.sock" "$keeper" || gave_up "the server did n
 # wait_for_server PID: until another server than this one serves, and the UPS lets it acknowledge
 # writes from memory.
 wait_for_server() {
-  local i
-  for ((i = 0; i < 600; i++)); do
+  local end=$((SECONDS + 90))
+  while ((SECONDS < end)); do
     if status | jq -e --argjson old "$1" '.pid != $old and
       (.volumes | length == 3 and all(.effective_mode == "write-back"))' >/dev/null; then return; fi
     kill -0 "$keeper" 2>/dev/null || gave_up "the keeper has ended"
@@ -107,7 +108,7 @@ panic() {
 
 wait_for_server 0
 kinds=("$@")
-if ((${#kinds[@]} == 0)); then 
+if ((${#kinds[@]} == 0)); then
   mapfile -t kinds < <(threads "$(server)" | awk '{ print $2 }' | sort -u)
 fi
 round=0

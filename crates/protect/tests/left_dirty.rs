@@ -41,6 +41,15 @@ impl Rig {
         rig
     }
 
+    /// With durable records of line 1, sectors 0 and 1, and of line 2, sector 0.
+    fn with_old_records() -> Self {
+        let mut rig = Self::new();
+        rig.record(line(1), 0b11, OLD);
+        rig.record(line(2), 0b1, OLD);
+        rig.write_log();
+        rig
+    }
+
     /// Executes the log's writes.
     fn write_log(&mut self) {
         while let Some(write) = self.journal.log.poll_write() {
@@ -181,10 +190,7 @@ fn what_was_destaged_while_the_rest_is_recorded_is_flushed() {
 #[test]
 fn a_lost_sector_keeps_its_older_records_and_fails_the_checkpoint() {
     for is_lost_before in [true, false] {
-        let mut rig = Rig::new();
-        rig.record(line(1), 0b11, OLD);
-        rig.record(line(2), 0b1, OLD);
-        rig.write_log();
+        let mut rig = Rig::with_old_records();
         let lost = u8::from(is_lost_before);
         let mut retention = rig.flushed(&[stuck(1, 0b11 & !lost, lost)]);
         if !is_lost_before {
@@ -211,10 +217,7 @@ fn a_failed_log_ends_both() {
 
 #[test]
 fn an_adopted_pool_replaces_all_older_records() {
-    let mut rig = Rig::new();
-    rig.record(line(1), 0b11, OLD);
-    rig.record(line(2), 0b1, OLD);
-    rig.write_log();
+    let mut rig = Rig::with_old_records();
     let mut again = RecordAgain::new(&rig.journal, rig.number, vec![stuck(1, 0b10, 0)]);
     rig.record_lines(&mut again, 0);
     rig.write_log();
@@ -232,10 +235,7 @@ fn an_adopted_pool_replaces_all_older_records() {
 #[test]
 fn older_records_of_lost_data_stay() {
     for is_lost_before in [true, false] {
-        let mut rig = Rig::new();
-        rig.record(line(1), 0b11, OLD);
-        rig.record(line(2), 0b1, OLD);
-        rig.write_log();
+        let mut rig = Rig::with_old_records();
         let lost = u8::from(is_lost_before);
         let lines = vec![stuck(1, 0b11 & !lost, lost)];
         let mut again = RecordAgain::new(&rig.journal, rig.number, lines);

@@ -1,8 +1,8 @@
 //! The UPS of an enumerated machine, and what a crash leaves beside the disk and the journal.
 //!
 //! While only the UPS protects the volume, each loss of power is bridged, and the pool outlives a
-//! killed process. While a journal protects it, or a start restores what a vault has, neither may
-//! be needed.
+//! killed process. While a journal protects it, or a start restores the vault's content, recovery
+//! may rely on neither.
 
 use super::machine::{EnumeratedMachine, SHARDS, STRIPES, VOLUME};
 use super::work::{SECTORS, sectors};
