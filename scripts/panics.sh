@@ -98,6 +98,7 @@ panic() {
   base=$(awk -F- 'NR == 1 { print $1 }' "/proc/$pid/maps")
   task=$(threads "$pid" | awk -v kind="$1" '$2 == kind { print $1; exit }')
   [[ -n $task ]] || return 1
+  # shellcheck disable=SC2016  # gdb's registers
   gdb -p "$pid" -batch -ex "set confirm off" -ex "set language c" \
     -ex "handle SIGABRT nostop noprint pass" \
     -ex "python [t.switch() for t in gdb.selected_inferior().threads() if t.ptid[1] == $task]" \
