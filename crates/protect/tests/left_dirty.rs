@@ -59,6 +59,16 @@ impl Rig {
         }
     }
 
+    /// A process that starts with the journal as the device has it.
+    fn restart(&mut self) {
+        let found = recover(&mut self.device, SIZE_BYTES).expect("there is a journal");
+        let buffers = vec![vec![0; 64 << 10]; 3];
+        let log = Log::resume(&found, buffers).expect("the journal has space to resume");
+        self.journal = JournalState::new(log);
+        self.journal.log.end_restore(self.number);
+        self.write_log();
+    }
+
     fn fail_log(&mut self) {
         self.record(line(9), 1, NEW);
         let write = self.journal.log.poll_write().expect("there is a record");
@@ -248,5 +258,23 @@ fn older_records_of_lost_data_stay() {
         assert_eq!(again.poll(&rig.journal), end);
         assert_eq!(rig.restored(line(1))[..2], [Some(OLD), Some(NEW)]);
         assert_eq!(rig.restored(line(2)), [None; 8], "the disk has it");
+    }
+}
+
+#[test]
+fn starts_on_an_adopted_pool_do_not_fill_the_log() {
+    let mut rig = Rig::with_old_records();
+    for start in 0..4 * GEOMETRY.segments {
+        rig.restart();
+        let stuck = vec![stuck(1, 0b11, 0)];
+        let mut again = RecordAgain::new(&rig.journal, rig.number, stuck.clone());
+        rig.record_lines(&mut again, 0);
+        rig.write_log();
+        let since = rig.journal.log.next_record();
+        again.handle_flush(&mut rig.journal, since, &stuck);
+        rig.write_log();
+        let end = RecordAgainStep::End { result: Ok(()), is_whole: true };
+        assert_eq!(again.poll(&rig.journal), end, "start {start}");
+        assert_eq!(rig.restored(line(1))[..2], [Some(NEW); 2]);
     }
 }

@@ -112,6 +112,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             assert!(entry.void_before <= void_before, "void records stay void");
             entry.void_before = void_before;
         }
+        self.reclaim();
     }
 
     /// The position of the next record.
@@ -136,6 +137,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         if let Some(entry) = self.extent.entry_mut(number) {
             entry.void_before = mark.record;
         }
+        self.reclaim();
     }
 
     /// Whether an erase may start, which is recorded once the disk has completed it. If not, the
@@ -176,6 +178,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         if let Some(volume) = self.volumes.get_mut(number) {
             volume.needed = None;
         }
+        self.reclaim();
     }
 
     /// Whether a checkpoint is due: less than half of the log is free, or the log admits no writes,
@@ -234,8 +237,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.has_checkpoint_ended |= !self.checkpoint_waiters.is_empty();
     }
 
-    /// Moves the beginning of the log to the oldest record that a disk may lack.
-    pub fn reclaim(&mut self) {
+    /// Moves the beginning of the log to the oldest record that a disk may lack. Called whenever a
+    /// volume needs fewer records than before.
+    fn reclaim(&mut self) {
         if self.failed.is_none() {
             self.extent.release(self.volumes.needed());
         }
@@ -341,6 +345,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         if matches!(self.writing, BatchWrite::Nothing) {
             self.extent.skip_segment();
         }
+        // If no record is needed, the log begins at its head.
+        self.reclaim();
     }
 }
 

@@ -49,7 +49,6 @@ impl Journal {
         let now = std::mem::take(&mut state.urgent.is_due);
         if now {
             state.core.log.skip_to_next_segment();
-            state.core.log.reclaim();
             state.urgent.waits_for = checkpoints_in_progress(&state.core.log).collect();
         }
         let due =
