@@ -50,9 +50,9 @@ impl<M: LineTable> PartWriter<'_, M> {
         self.count_write(part, line_hits, out);
         self.boost(part);
         self.finish_write_back(part, now_ms, out);
-        // ACKNOWLEDGED, unless the answer waits for its record in the journal (`Record::Answers`):
-        // the data is only in the pool. It survives only what the volume's protection covers; a
-        // FLUSH makes it durable on the disk.
+        // ACKNOWLEDGED, unless the answer waits for its record in the journal
+        // (`JournalRecording::Answers`): the data is only in the pool. It survives only what the
+        // volume's protection covers; a FLUSH makes it durable on the disk.
         WriteOutcome::Done
     }
 

@@ -40,8 +40,14 @@ impl Journal {
         if state.core.log.failed().is_some() {
             if age >= Duration::from_secs(1) {
                 state.checkpoint_at = Instant::now();
-                let volumes: Vec<_> = state.volumes.iter().map(|(_, volume)| *volume).collect();
-                volumes.into_iter().for_each(|volume| self.destage(volume, None, true));
+                let State { volumes, flushing, .. } = state;
+                // A disk that hangs is asked once.
+                for &mut (_, volume) in volumes {
+                    if !flushing.contains(&volume) {
+                        flushing.push(volume);
+                        self.destage(volume, None, true);
+                    }
+                }
             }
             return;
         }
@@ -72,13 +78,14 @@ impl Journal {
     fn destage(self: &Arc<Self>, volume: VolumeId, number: Option<u16>, urgent: bool) {
         let journal = Arc::clone(self);
         let on_done = move |result: IoResult| match (number, result) {
-            (None, _) => {}
+            (None, _) => journal.lock().flushing.retain(|&other| other != volume),
             (Some(number), Err(IoError::Shutdown) | Ok(())) => journal.destaged(number, result),
             (Some(number), Err(error)) => match journal.host.upgrade() {
                 Some(host) => host.keep(&journal, number, volume, error),
                 None => journal.destaged(number, Err(error)),
             },
         };
+        // Without a host, nothing of the journal is used any more.
         if let Some(host) = self.host.upgrade() {
             host.checkpoint(volume, urgent, Box::new(on_done));
         }

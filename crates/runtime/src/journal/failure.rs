@@ -3,7 +3,7 @@
 
 use super::{Journal, JournalError, State, volume_names};
 use crate::disk::Change;
-use crate::platform::locks::Locked;
+use crate::platform::locks::{Locked, assert_may_wait};
 use forebay_types::IoError;
 use std::io;
 use std::time::Duration;
@@ -55,7 +55,8 @@ impl Journal {
         tracing::error!(
             journal = %self.name,
             %error,
-            "journal failed, its volumes write through and dirty data is flushed to their disks"
+            "journal failed: its volumes write through, unless a UPS protects them, and dirty data \
+             is flushed to their disks"
         );
         record_until_closed(self, || (self.on_failure)(id, error, names))
     }
@@ -166,6 +167,7 @@ impl Journal {
 /// Repeats an update outside of the journal until it succeeds. Returns false if the journal is
 /// closed meanwhile. Logged at doubling intervals.
 fn record_until_closed(journal: &Journal, record: impl Fn() -> io::Result<()>) -> bool {
+    assert_may_wait();
     let mut attempts = 0_u64;
     loop {
         let recorded = record();
@@ -194,19 +196,19 @@ fn record_until_closed(journal: &Journal, record: impl Fn() -> io::Result<()>) -
 #[cfg(test)]
 #[cfg(debug_assertions)]
 mod tests {
-    use super::super::{Attachment, JournalSettings, MemberRecord};
+    use super::super::{Attachment, JournalSettings, MemberRecord, OnFailure};
     use crate::platform::locks::{Lock, order};
     use crate::rig::common::client::PATIENCE;
     use crate::rig::common::wait_until;
     use crate::rig::{MIB, quiet_config, volume};
-    use crate::{Runtime, RuntimeConfig, VoidRecords, VolumeJournal, VolumeSettings};
-    use forebay_backend::{Backend, MemoryBackend};
+    use crate::{Journal, Runtime, RuntimeConfig, VoidRecords, VolumeJournal, VolumeSettings};
+    use forebay_backend::{Backend, Description, Io, IoKind, MemoryBackend};
     use forebay_format::journal::JournalId;
     use forebay_frontend_nbd::NbdServer;
     use forebay_journal::decision::{PoolState, VaultState};
     use forebay_types::{Durability, VolumeId};
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     /// Panics if this thread holds the lock of a journal's state, which writes wait for.
     fn assert_unlocked() {
@@ -231,6 +233,48 @@ mod tests {
 
     fn memory(bytes: u64) -> Arc<dyn Backend> {
         Arc::new(MemoryBackend::new(bytes).unwrap())
+    }
+
+    /// A disk that answers no flush while `hangs`, and then at the next one all of them.
+    struct HangingFlush {
+        disk: MemoryBackend,
+        hangs: AtomicBool,
+        waiting: Lock<Vec<Io>>,
+    }
+
+    impl Backend for HangingFlush {
+        fn description(&self) -> &Description {
+            self.disk.description()
+        }
+
+        fn submit(&self, io: Io) {
+            if matches!(io.kind, IoKind::Flush) && self.hangs.load(Ordering::Relaxed) {
+                return self.waiting.lock().push(io);
+            }
+            self.disk.submit(io);
+        }
+    }
+
+    fn settings(on_failure: OnFailure) -> JournalSettings {
+        JournalSettings {
+            backend: memory(64 * MIB),
+            mirror: None,
+            members: Box::new(Unlocked(Arc::default())),
+            accept_loss: false,
+            is_abandoned: Box::new(|_| VoidRecords::None),
+            on_failure,
+        }
+    }
+
+    fn used(journal: &Arc<Journal>) -> VolumeJournal {
+        let (journal, durability) = (Arc::clone(journal), Durability::Ack);
+        VolumeJournal { journal, durability, identity: [1; 32], accept_disk: false }
+    }
+
+    /// The requests of a volume in flight.
+    fn requests(runtime: &Runtime, id: VolumeId) -> usize {
+        let counts = runtime.shared().run_on_all(move |tasks| tasks.requests(id)).unwrap();
+        counts.into_iter().sum()
     }
 
     fn start() -> Runtime {
@@ -262,26 +306,14 @@ mod tests {
     fn writes_do_not_wait_for_the_record_of_a_volume_restored_after_a_failure() {
         let (runtime, recorded) = (start(), Arc::new(Lock::<Vec<String>>::default()));
         let record = Arc::clone(&recorded);
-        let settings = JournalSettings {
-            backend: memory(64 * MIB),
-            mirror: None,
-            members: Box::new(Unlocked(Arc::default())),
-            accept_loss: false,
-            is_abandoned: Box::new(|_| VoidRecords::None),
-            on_failure: Box::new(move |_, _, names| {
-                assert_unlocked();
-                record.lock().extend_from_slice(names);
-                Ok(())
-            }),
-        };
+        let settings = settings(Box::new(move |_, _, names| {
+            assert_unlocked();
+            record.lock().extend_from_slice(names);
+            Ok(())
+        }));
         let journal = runtime.volumes().protectors().open_journal(settings).unwrap();
-        let used = VolumeJournal {
-            journal: Arc::clone(&journal),
-            durability: Durability::Ack,
-            identity: [1; 32],
-            accept_disk: false,
-        };
-        let served = VolumeSettings { journal: Some(used), ..volume("a", memory(16 * MIB)) };
+        let used = Some(used(&journal));
+        let served = VolumeSettings { journal: used, ..volume("a", memory(16 * MIB)) };
         runtime.volumes().add(served).unwrap();
         let disk = memory(16 * MIB);
         let attachment = Attachment {
@@ -301,6 +333,35 @@ mod tests {
         journal.restored(number).unwrap();
         assert_eq!(*recorded.lock(), ["a", "b"]);
         journal.detach_or_report(number);
+        runtime.stop(|_| ()).unwrap();
+    }
+
+    /// Regression: each second asked a disk that hangs for another flush.
+    #[test]
+    fn a_disk_that_hangs_is_asked_once_after_a_failure() {
+        let (runtime, settings) = (start(), settings(Box::new(|_, _, _| Ok(()))));
+        let journal = runtime.volumes().protectors().open_journal(settings).unwrap();
+        let disk = Arc::new(HangingFlush {
+            disk: MemoryBackend::new(16 * MIB).unwrap(),
+            hangs: AtomicBool::new(false),
+            waiting: Lock::default(),
+        });
+        let used = Some(used(&journal));
+        let served = VolumeSettings { journal: used, ..volume("a", disk.clone() as _) };
+        let id = runtime.volumes().add(served).unwrap();
+        disk.hangs.store(true, Ordering::Relaxed);
+        runtime.named("a").unwrap().flush.record_write();
+        journal.fail_device(0);
+        wait_until("the disk is asked", PATIENCE, || requests(&runtime, id) == 1);
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < std::time::Duration::from_millis(2500) {
+            assert_eq!(requests(&runtime, id), 1);
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        disk.hangs.store(false, Ordering::Relaxed);
+        let waiting = std::mem::take(&mut *disk.waiting.lock());
+        waiting.into_iter().for_each(|io| disk.submit(io));
+        wait_until("it has answered", PATIENCE, || requests(&runtime, id) == 0);
         runtime.stop(|_| ()).unwrap();
     }
 }

@@ -60,7 +60,7 @@ use devices::Devices;
 
 /// Batches in addition to one for each worker: one being filled, and one being written.
 const BUFFERS_SPARE: usize = 2;
-/// The pause between two checks for free space in the log.
+/// The pause between two looks at what the log has done.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The longest sleep of the journal's thread.
 const TICK: Duration = Duration::from_millis(100);
@@ -90,6 +90,8 @@ pub(crate) struct State {
     /// When the last checkpoint began.
     checkpoint_at: Instant,
     urgent: checkpoint::Urgent,
+    /// Volumes whose dirty data is being flushed because the log has failed.
+    flushing: Vec<VolumeId>,
     /// Displaced devices that the thread is to mark as failed.
     gone: [bool; 2],
     stopping: bool,
@@ -167,6 +169,7 @@ impl Journal {
             sampling: Vec::new(),
             checkpoint_at: Instant::now(),
             urgent: checkpoint::Urgent::default(),
+            flushing: Vec::new(),
             gone: [false; 2],
             stopping: false,
         };

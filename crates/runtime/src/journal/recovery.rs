@@ -1,9 +1,8 @@
 //! Decides which records of a journal are void when it is opened, and reads records again later.
 
-use super::{Journal, JournalError};
+use super::{Journal, JournalError, PAUSE};
 use forebay_journal::{Found, FoundRecord, is_durable_before};
 use forebay_types::IoError;
-use std::time::Duration;
 
 /// Which records of a journal are void, because the journal failed while the volumes were served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,8 +41,6 @@ impl VoidRecords {
 /// The maximum number of walks over a log that is being written. Damage counts only if every walk
 /// finds some.
 const WALKS_MAX: u32 = 5;
-/// The pause between two walks or polls.
-const PAUSE: Duration = Duration::from_millis(20);
 
 impl Journal {
     /// Reads the log again for a volume whose clients are drained, so that it can be restored.

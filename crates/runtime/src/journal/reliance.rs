@@ -6,6 +6,7 @@
 //! then knows that the disk may lack acknowledged writes.
 
 use super::{Journal, JournalError};
+use crate::platform::locks::assert_may_wait;
 use forebay_format::journal::JournalId;
 use std::io;
 
@@ -94,12 +95,14 @@ impl Journal {
         if self.is_abandoned() {
             return Ok(());
         }
+        assert_may_wait();
         let recorded = self.record.rely(self.id(), &self.name, volume);
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
     /// Records that this failed journal is no longer needed: the disks have everything.
     pub(super) fn record_settled(&self) {
+        assert_may_wait();
         if let Err(error) = self.record.settled(self.id()) {
             tracing::error!(
                 journal = %self.name,
@@ -113,6 +116,7 @@ impl Journal {
     /// Removes the records of reliance of volumes whose disks have everything.
     pub(super) fn release(&self, names: &[String]) {
         let id = self.id();
+        assert_may_wait();
         for volume in names {
             if let Err(error) = self.record.release(id, volume) {
                 tracing::error!(

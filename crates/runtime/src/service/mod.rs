@@ -1,11 +1,11 @@
 //! The management of the volumes: add, change, flush, drain, remove, calibrate, report.
 //!
-//! Nothing here is on the data path. Management operations run on the calling thread, and change
-//! the state that the workers share through tasks of worker 0. One lock serializes these changes.
-//! It is not held during a wait for a disk, a journal or a vault, so a device that hangs delays no
-//! operation on a volume that does not use it. An operation that may wait keeps others away from
-//! its volume without a lock: an addition by a reservation, a removal and a restore by
-//! `Volume::is_closed`.
+//! Nothing here is on the data path. Management operations run on the calling thread. They change
+//! the volumes that the workers share through tasks of worker 0, and the shards under their locks.
+//! One lock serializes these changes. It is not held during a wait for a disk, a journal or a
+//! vault, so a device that hangs delays no operation on a volume that does not use it. An operation
+//! that may wait keeps others away from its volume without a lock: an addition by a reservation, a
+//! removal and a restore by `Volume::is_closed`.
 //!
 //! | module | contents |
 //! | --- | --- |

@@ -2,6 +2,7 @@
 
 use super::{Attached, Vault, VaultError};
 use crate::disk::KeptSamples;
+use crate::platform::locks::assert_may_wait;
 use crate::shared::Volume;
 use forebay_format::journal::VOLUMES_MAX;
 use forebay_journal::identity::vault_places;
@@ -34,14 +35,18 @@ impl Vault {
     /// Records that a volume about to be served in `mode` relies on the vault: in write-back under
     /// a UPS, its newest data may later be in this vault alone.
     pub(crate) fn rely(&self, id: VolumeId, mode: Mode) -> Result<(), VaultError> {
-        let state = self.state();
-        let volume = state.volumes.iter().find(|volume| volume.id == id && volume.relies);
-        let Some(Attached { name, has_journal, .. }) = volume.filter(|_| mode == Mode::WriteBack)
-        else {
+        let relying = {
+            let state = self.state();
+            let volume = state.volumes.iter().find(|volume| volume.id == id && volume.relies);
+            volume.map(|volume| (volume.name.clone(), volume.has_journal))
+        };
+        let Some((name, has_journal)) = relying.filter(|_| mode == Mode::WriteBack) else {
             return Ok(());
         };
-        let recorded = self.record.rely(self.number, name, *has_journal);
-        recorded.map_err(|error| self.unrecorded(name, error))
+        // Without the lock, which the dump of a power failure needs.
+        assert_may_wait();
+        let recorded = self.record.rely(self.number, &name, has_journal);
+        recorded.map_err(|error| self.unrecorded(&name, error))
     }
 
     /// Removes a volume that is no longer served and whose disk has all of its data.
@@ -65,6 +70,7 @@ impl Vault {
 
     /// Removes the records of volumes whose disks have everything.
     pub(super) fn release(&self, names: &[String]) {
+        assert_may_wait();
         for name in names {
             if let Err(error) = self.record.release(self.number, name) {
                 tracing::error!(
