@@ -26,6 +26,8 @@ pub const VOLUME_SLOW: &str = "/v1/volumes/{name}/slow";
 pub const VOLUME_FLUSH: &str = "/v1/volumes/{name}/flush";
 /// `POST`: save a volume in memory to its image.
 pub const VOLUME_SAVE: &str = "/v1/volumes/{name}/save";
+/// `POST`: serve a volume on a block device that the kernel has made for it.
+pub const VOLUME_DEVICE: &str = "/v1/volumes/{name}/device";
 /// `POST`: give up what a volume's disk does not take, and remove the volume.
 pub const VOLUME_DISCARD: &str = "/v1/volumes/{name}/discard";
 /// `POST`: trust a disk again after it failed a flush.

@@ -2,8 +2,9 @@
 
 use crate::{
     AddVolume, Analysis, AnalysisRequest, AnalysisStatus, BlockingClient, Client, DiscardRequest,
-    Discarded, DrillReport, History, Memory, PinRequest, Progress, ServerSettings, SlowRequests,
-    Statistics, StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeStatus,
+    Discarded, DrillReport, History, Memory, PinRequest, Progress, ServeDevice, ServedDevice,
+    ServerSettings, SlowRequests, Statistics, StatisticsOfVolume, Status, VolumeList,
+    VolumeSettings, VolumeStatus,
     client::{ClientResult, DRILL_TIME_MAX},
     paths,
 };
@@ -114,6 +115,12 @@ requests! {
     /// Saves a volume in memory to its image.
     fn save_volume(&self, name: &str) -> ClientResult<()> {
         self.operate(Method::POST, &paths::of_volume(paths::VOLUME_SAVE, name), |_| ()).await
+    }
+
+    /// Serves a volume on a block device that the kernel has made for it.
+    fn serve_device(&self, name: &str, request: &ServeDevice) -> ClientResult<ServedDevice> {
+        let path = paths::of_volume(paths::VOLUME_DEVICE, name);
+        self.request(Method::POST, &path, Some(request)).await
     }
 
     /// Trusts a volume's disk again after it failed a flush, and flushes it.

@@ -9,9 +9,9 @@ use forebay_api::{
     Analysis, AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, BackgroundStatus,
     DiscardRequest, Discarded, DrillReport, ErrorKind, GatherSource, GatherStatus, History,
     HistoryPoint, JournalStatus, LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods,
-    PinState, PinStatus, Problem, Progress, SlowRequest, SlowRequests, Statistics,
-    StatisticsOfVolume, Status, TraceEnd, TraceRequest, TraceSummary, UnservedWrites, VolumeStatus,
-    WarmUpStatus,
+    PinState, PinStatus, Problem, Progress, ServeDevice, ServedDevice, SlowRequest, SlowRequests,
+    Statistics, StatisticsOfVolume, Status, TraceEnd, TraceRequest, TraceSummary, UnservedWrites,
+    VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ResolvedGeometry, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -358,6 +358,11 @@ impl Manager for FakeManager {
         let bytes = lost.map_or(0, |(_, volume)| volume.dirty_bytes);
         state.volumes.retain(|(spec, _)| spec.name != name);
         Ok(Discarded { bytes, saved_to: request.save_to.clone(), may_lack_more: false })
+    }
+
+    fn serve_device(&self, name: &str, _request: &ServeDevice) -> Result<ServedDevice, Problem> {
+        self.check(name)?;
+        Ok(ServedDevice { pid: 1, size_bytes: 1 << 30, ..ServedDevice::default() })
     }
 
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {

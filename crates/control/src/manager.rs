@@ -3,8 +3,8 @@
 use crate::Measurements;
 use forebay_api::{
     Analysis, AnalysisRequest, AnalysisStatus, DiscardRequest, Discarded, DrillReport, History,
-    Memory, Problem, Progress, SlowRequests, Statistics, StatisticsOfVolume, Status, TraceRequest,
-    TraceSummary, VolumeStatus,
+    Memory, Problem, Progress, ServeDevice, ServedDevice, SlowRequests, Statistics,
+    StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::PinnedRanges;
@@ -97,6 +97,12 @@ pub trait Manager: Send + Sync {
     /// There is no such volume, the data cannot be saved as requested, or clients are connected to
     /// it and `force` is not set: it is still served. Or its disk hangs: the data is given up.
     fn discard_volume(&self, name: &str, request: &DiscardRequest) -> Result<Discarded, Problem>;
+
+    /// Serves the volume on a block device that the kernel has made for it.
+    ///
+    /// # Errors
+    /// There is no such volume or device, or the server cannot serve devices.
+    fn serve_device(&self, name: &str, request: &ServeDevice) -> Result<ServedDevice, Problem>;
 
     /// Trusts the volume's disk again after it failed a flush, and flushes it.
     ///

@@ -8,6 +8,7 @@ use crate::arguments::{
 use crate::client::analyze::AnalyzeCommand;
 use clap::{Parser, Subcommand};
 use forebay_advise::AdviseArguments;
+use forebay_attach::{AttachArguments, DetachArguments};
 use forebay_rescue::RescueCommand;
 
 /// A block cache between clients and disks.
@@ -172,6 +173,26 @@ pub(crate) enum Command {
         if it refuses it, nothing changes. If it exits before it serves, the old program is \
         started again, and the exit code is 1.")]
     Upgrade(StateArguments),
+    /// Make a volume of a running forebay a block device of this machine
+    #[command(long_about = "Make a volume of a running forebay a block device of this machine.\n\
+        The device is /dev/forebay/VOLUME. It outlives the server: while none serves it, after a \
+        crash, a stop or an upgrade, its requests wait, and none fails. A process in the \
+        background gives it to the next server. It needs root, and the kernel's ublk driver \
+        (Linux 6.5 or later).")]
+    Attach {
+        #[command(flatten)]
+        arguments: AttachArguments,
+        #[command(flatten)]
+        state: StateArguments,
+    },
+    /// Remove the block device of a volume
+    Detach(DetachArguments),
+    /// Show the block devices of volumes
+    Devices {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Inspect a journal or vault that no forebay uses, and write its data to a disk
     #[command(subcommand)]
     Rescue(RescueCommand),

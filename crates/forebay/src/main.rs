@@ -56,6 +56,9 @@ fn main() -> ExitCode {
         Command::Stop { force, state } => client::stop(force, &state),
         Command::Reload { remove, state } => client::reload(remove, &state),
         Command::Upgrade(arguments) => client::upgrade(&arguments),
+        Command::Attach { arguments, state } => client::attach(&arguments, &state),
+        Command::Detach(arguments) => forebay_attach::detach(&arguments),
+        Command::Devices { json } => forebay_attach::devices(json),
         Command::Rescue(command) => return forebay_rescue::run(command, report::failure),
     };
     match outcome {

@@ -103,12 +103,12 @@ fn known_command(named: &str) -> Option<&'static str> {
             "`forebay set memory=SIZE` changes the memory of the cache; a volume always has the \
              size of its disk"
         }
-        "attach" | "connect" | "map" | "mount" => {
-            "a volume is attached by any NBD client, as in `nbd-client -unix STATE/nbd.sock \
-             /dev/nbd0 -name NAME`"
+        "connect" | "map" | "mount" => {
+            "`forebay attach NAME` makes a volume a block device of this machine, and any NBD \
+             client attaches it to another one"
         }
-        "detach" | "disconnect" | "unmap" | "unmount" | "umount" => {
-            "the NBD client detaches a volume, as in `nbd-client -d /dev/nbd0`"
+        "disconnect" | "unmap" | "unmount" | "umount" => {
+            "`forebay detach NAME` removes the block device of a volume"
         }
         _ => return None,
     })

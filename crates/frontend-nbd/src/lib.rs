@@ -78,6 +78,10 @@ impl NbdFrontEnd {
 impl FrontEnd for NbdFrontEnd {
     type Message = NbdMessage;
 
+    fn serves(&self, client: ClientId) -> bool {
+        self.conns.has(client.number)
+    }
+
     fn event<C: WorkerContext>(&mut self, cx: &mut C, event: FrontEndEvent<'_>) {
         let FrontEndEvent::Socket(event) = event else { return };
         let mut serving = self.with(cx);

@@ -30,6 +30,10 @@ impl Connections {
         self.conns.get_mut(index as usize)?.take()
     }
 
+    pub(crate) fn has(&self, index: u32) -> bool {
+        self.conns.get(index as usize).is_some_and(Option::is_some)
+    }
+
     pub(crate) fn get(&mut self, index: u32) -> Option<&mut Conn> {
         self.conns.get_mut(index as usize)?.as_deref_mut()
     }

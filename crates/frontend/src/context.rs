@@ -1,6 +1,9 @@
 //! The services of a worker for its front ends: requests, memory limits, clients.
 
-use crate::{ClientTimeouts, Memory, PayloadReservation, PoolAccess, Sockets, Staged, VolumeInfo};
+use crate::{
+    ClientTimeouts, DriverCommand, Memory, PayloadReservation, PoolAccess, Sockets, Staged,
+    VolumeInfo,
+};
 use forebay_types::{ByteRange, IoError, VolumeId};
 use forebay_volume::{Payload, RequestKind};
 use std::fmt;
@@ -202,6 +205,10 @@ pub trait WorkerContext: RequestSink + Quota + Clients {
 
     /// The memory of the pool.
     fn pool(&self) -> &Arc<Self::Pool>;
+
+    /// Starts a command to a kernel driver. Returns false if the reactor cannot.
+    #[must_use]
+    fn command(&mut self, command: DriverCommand) -> bool;
 
     /// The time at the start of the turn, for timeouts of clients. This clock does not advance
     /// while the worker is stalled.

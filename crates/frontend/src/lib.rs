@@ -24,12 +24,16 @@
 //! a copy of some 100 bytes per request. In return, front ends and dispatcher never call each
 //! other, and a worker may have several front ends.
 
+mod commands;
+mod composite;
 mod context;
 mod memory;
 mod pool;
 mod sockets;
 mod volume;
 
+pub use commands::DriverCommand;
+pub use composite::{EitherMessage, SocketsAndDriver, SocketsAndDriverFrontEnds};
 pub use context::{
     ClientId, ClientRequest, Clients, ExtentQuery, LookAhead, Peer, Quota, Refusal, RequestSink,
     TryLater, WorkerContext,
@@ -73,6 +77,15 @@ impl<M: Send + 'static> Mailer<M> {
     pub fn post(&self, worker: usize, message: M) {
         (self.post)(worker, Box::new(message));
     }
+
+    /// A mailer for messages that `wrap` makes messages of this one.
+    pub fn wrapping<N: Send + 'static>(&self, wrap: fn(N) -> M) -> Mailer<N> {
+        let post = Arc::clone(&self.post);
+        Mailer::new(move |worker, message: Box<dyn Any + Send>| {
+            let message = message.downcast::<N>().expect("a mailer posts messages of its type");
+            post(worker, Box::new(wrap(*message)));
+        })
+    }
 }
 
 /// An event of the reactor.
@@ -81,6 +94,13 @@ impl<M: Send + 'static> Mailer<M> {
 pub enum FrontEndEvent<'a> {
     /// An event of a socket.
     Socket(SocketEvent<'a>),
+    /// A command to a kernel driver has ended.
+    Command {
+        /// See [`DriverCommand::key`].
+        key: u32,
+        /// What the driver has returned.
+        result: std::io::Result<usize>,
+    },
 }
 
 /// The owner of the pins of a reply's data.
@@ -97,6 +117,9 @@ pub enum Pins {
 pub trait FrontEnd: Sized {
     /// Messages from other threads.
     type Message: Send + 'static;
+
+    /// Whether a client of the worker is one of this front end.
+    fn serves(&self, client: ClientId) -> bool;
 
     /// Handles an event of the reactor. A front end ignores kinds of events that it has not
     /// requested.

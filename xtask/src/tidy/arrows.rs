@@ -6,7 +6,7 @@ use super::Finding;
 
 /// Each crate by its directory, and its permitted workspace dependencies. Anything else is an
 /// error, so a new crate must be added here first. Dev-dependencies are not checked.
-const ARROWS: [(&str, &[&str]); 27] = [
+const ARROWS: [(&str, &[&str]); 30] = [
     ("types", &[]),
     ("threads", &[]),
     ("ecc", &["types"]),
@@ -21,6 +21,8 @@ const ARROWS: [(&str, &[&str]); 27] = [
     ("backend", &["types", "threads", "nbd"]),
     ("frontend", &["types", "engine", "volume"]),
     ("frontend-nbd", &["types", "threads", "engine", "volume", "nbd", "frontend"]),
+    ("ublk", &["types"]),
+    ("frontend-ublk", &["types", "engine", "volume", "ublk", "frontend"]),
     (
         "runtime",
         &[
@@ -33,6 +35,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
     ("rescue", &["types", "format", "journal", "backend", "runtime", "state", "terminal"]),
     ("api", &["types"]),
     ("advise", &["types", "advice", "runtime", "api", "terminal"]),
+    ("attach", &["types", "ublk", "api", "terminal"]),
     ("config", &["types"]),
     ("power", &["types", "threads"]),
     ("control", &["types", "api", "config"]),
@@ -48,7 +51,9 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "format",
             "protect",
             "backend",
+            "frontend",
             "frontend-nbd",
+            "frontend-ublk",
             "runtime",
             "api",
             "config",
@@ -58,6 +63,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "terminal",
             "advise",
             "rescue",
+            "attach",
         ],
     ),
     ("bench", &["types", "ecc", "policy", "engine", "volume", "nbd", "backend", "runtime"]),

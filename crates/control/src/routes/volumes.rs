@@ -18,7 +18,8 @@ use axum::{
 };
 use forebay_api::{
     AddVolume, DiscardRequest, Discarded, ErrorBody, Event, History, PinRequest, Problem,
-    SlowRequests, StatisticsOfVolume, VolumeList, VolumeSettings, VolumeStatus, paths,
+    ServeDevice, ServedDevice, SlowRequests, StatisticsOfVolume, VolumeList, VolumeSettings,
+    VolumeStatus, paths,
 };
 use forebay_config::pinned_ranges_shown;
 use forebay_types::PinnedRanges;
@@ -40,6 +41,7 @@ pub(super) fn routes(is_local: bool) -> Router<ControlState> {
         .route(paths::VOLUME_PIN, post(pin_volume))
         .route(paths::VOLUME_UNPIN, post(unpin_volume))
         .route(paths::VOLUME_DISCARD, local_post(is_local, post(discard_volume)))
+        .route(paths::VOLUME_DEVICE, local_post(is_local, post(serve_device)))
         .route(paths::VOLUME_TRUST, local_post(is_local, post(trust_volume)))
 }
 
@@ -60,6 +62,7 @@ pub(super) fn routes(is_local: bool) -> Router<ControlState> {
     pin_volume,
     unpin_volume,
     discard_volume,
+    serve_device,
     trust_volume
 ))]
 pub(super) struct VolumesDescription;
@@ -245,6 +248,26 @@ async fn flush_volume(State(app): State<ControlState>, VolumeName(name): VolumeN
 async fn save_volume(State(app): State<ControlState>, VolumeName(name): VolumeName) -> Response {
     tracing::info!(volume = %name, "request to save a volume");
     app.operate(move |manager, _| manager.save_volume(&name)).await
+}
+
+/// Serves a volume on a block device that the kernel has made for it
+///
+/// For `forebay attach`, which makes the device, starts it after this, and gives it to the next
+/// server when this one ends.
+#[utoipa::path(post, path = paths::VOLUME_DEVICE, tag = "volumes", request_body = ServeDevice,
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "What the kernel has to know", body = ServedDevice),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+async fn serve_device(
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
+    JsonBody(request): JsonBody<ServeDevice>,
+) -> HandlerResult<Json<ServedDevice>> {
+    tracing::info!(volume = %name, ublk = request.ublk, "request to serve a block device");
+    let served = app.call_slowly(move |manager| manager.serve_device(&name, &request));
+    Ok(Json(served.await??))
 }
 
 /// Trusts a volume's disk again after it failed a flush, and flushes it

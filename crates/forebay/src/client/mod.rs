@@ -20,6 +20,7 @@ use crate::{
 use anyhow::{Context, anyhow};
 use bar::Bar;
 use forebay_api::{BlockingClient, DiscardRequest, DrillReport, Status, VolumeStatus};
+use forebay_attach::AttachArguments;
 use forebay_config::{CONTROL_SOCKET, ServerChange, VolumeChange};
 use forebay_types::Size;
 use std::path::PathBuf;
@@ -61,6 +62,11 @@ pub(crate) fn set(settings: &[String], arguments: &StateArguments) -> anyhow::Re
         (false, None, Some(mode)) => print(&format!("background work is set to {mode}\n")),
         _ => print(&format!("memory is set: {limit}\n")),
     }
+}
+
+/// `forebay attach`.
+pub(crate) fn attach(arguments: &AttachArguments, state: &StateArguments) -> anyhow::Result<()> {
+    forebay_attach::attach(arguments, &socket(state)?, || ())
 }
 
 /// `forebay save`.

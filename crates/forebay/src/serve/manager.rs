@@ -1,6 +1,7 @@
 //! Carries out the requests of the control server and of signals on the runtime.
 
 pub(super) mod add;
+mod device;
 mod leave;
 mod reload;
 mod remove;
@@ -29,8 +30,8 @@ use super::{clients, report, slow, trace, vault};
 use crate::alerts::alerts;
 use crate::report::{problem as problem_of, problem_of_kind};
 use forebay_api::{
-    DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, SlowRequests,
-    Status, TraceRequest, TraceSummary, VolumeStatus,
+    DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, ServeDevice,
+    ServedDevice, SlowRequests, Status, TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_config::{CacheRatio, Config, Listen, ServerChange, VolumeChange, VolumeSpec};
 use forebay_control::{
@@ -38,6 +39,7 @@ use forebay_control::{
     StatisticsManager, TraceSink,
 };
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
+use forebay_frontend_ublk::UblkServer;
 use forebay_runtime::{
     CalibrateError, MemoryStatus, PinError, Runtime, RuntimeStatus, VolumeError,
     VolumeStatus as RuntimeVolume, memory_status,
@@ -68,6 +70,7 @@ pub(super) struct Daemon {
     /// Held during a reload.
     reloading: Mutex<()>,
     nbd: Arc<NbdServer>,
+    ublk: Arc<UblkServer>,
     power: OnceLock<PowerMonitor>,
     tls: Option<TlsSetup>,
     state: Mutex<DaemonState>,
@@ -106,7 +109,7 @@ struct DaemonState {
 impl Daemon {
     pub(super) fn new(
         runtime: Arc<Runtime>,
-        nbd: Arc<NbdServer>,
+        (nbd, ublk): (Arc<NbdServer>, Arc<UblkServer>),
         config: Config,
         tls: Option<TlsSetup>,
         journals: Journals,
@@ -135,6 +138,7 @@ impl Daemon {
             notes: Notes::default(),
             reloading: Mutex::default(),
             nbd,
+            ublk,
             power: OnceLock::new(),
             tls,
             state: Mutex::new(state),
@@ -152,14 +156,10 @@ impl Daemon {
         }
     }
 
-    /// Sets the program that an upgrade starts.
-    pub(super) fn set_successor(&mut self, successor: Option<Successor>) {
-        self.successor = successor;
-    }
-
-    /// Sets whether the program of an upgrade exited before it served, so that this one runs again.
-    pub(super) const fn set_rolled_back(&mut self, is_rolled_back: bool) {
-        self.is_rolled_back = is_rolled_back;
+    /// Sets the program that an upgrade starts, and whether that of the last upgrade exited before
+    /// it served, so that this one runs again.
+    pub(super) fn set_successor(&mut self, successor: Option<Successor>, is_rolled_back: bool) {
+        (self.successor, self.is_rolled_back) = (successor, is_rolled_back);
     }
 
     /// Sets the keys of the dashboard, which a reload reads again.
@@ -539,6 +539,10 @@ impl Manager for Daemon {
         let discarded = remove::discard(self, name, request)?;
         self.log_ratio();
         Ok(discarded)
+    }
+
+    fn serve_device(&self, name: &str, request: &ServeDevice) -> Result<ServedDevice, Problem> {
+        device::serve(self, name, request)
     }
 
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {

@@ -48,7 +48,9 @@ pub(crate) use check::check;
 use control::ControlServers;
 use forebay_config::{Config, Ecc, IoEngine, Workers};
 use forebay_control::{ControlServer, StateDir};
+use forebay_frontend::SocketsAndDriver;
 use forebay_frontend_nbd::NbdServer;
+use forebay_frontend_ublk::UblkServer;
 use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
 use forebay_threads::Thread;
 use forebay_types::Size;
@@ -110,8 +112,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let progress = StartProgress::observe(&kept)?;
     let (mut daemon, bound) = start(config, pool, overrides, in_use_wait, &progress)?;
     drop(progress);
-    daemon.set_successor(successor);
-    daemon.set_rolled_back(kept.is_rollback);
+    daemon.set_successor(successor, kept.is_rollback);
     if let Some((dashboard, _)) = &dashboard {
         daemon.set_dashboard(dashboard.keys());
     }
@@ -229,11 +230,12 @@ fn start(
             Ecc::Off => forebay_runtime::Ecc::Off,
         },
     };
-    let nbd = NbdServer::new();
+    let (nbd, ublk) = (NbdServer::new(), UblkServer::new());
+    let front_ends = SocketsAndDriver { sockets: Arc::clone(&nbd), driver: Arc::clone(&ublk) };
     let (clock, interval) = clock::clock();
     let mut timeouts = Timeouts::default();
     timeouts.clock = interval.unwrap_or(timeouts.clock);
-    let runtime = Arc::new(Runtime::start_over(settings, timeouts, pool, &nbd)?);
+    let runtime = Arc::new(Runtime::start_over(settings, timeouts, pool, &Arc::new(front_ends))?);
     progress.include(&runtime);
     let ratio = ratio::begin(&runtime, config.cache_ratio);
     let memory = Size(memory.start_bytes);
@@ -248,10 +250,9 @@ fn start(
     if let Some(name) = &config.vault {
         vault::open(&runtime, name, &config.state, &reliances, in_use_wait)?;
     }
-    let volumes = config.volumes.clone();
-    let listeners = config.nbd.clone();
+    let (volumes, listeners) = (config.volumes.clone(), config.nbd.clone());
     let journals = Journals::new(&config.state, &volumes, overrides.accepted_disks, reliances);
-    let mut daemon = Daemon::new(runtime, nbd, config, tls, journals, ratio);
+    let mut daemon = Daemon::new(runtime, (nbd, ublk), config, tls, journals, ratio);
     daemon.set_in_use_wait(in_use_wait);
     for spec in volumes {
         manager::add::add(&daemon, spec)?;

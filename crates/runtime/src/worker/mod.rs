@@ -21,7 +21,7 @@ use crate::journal::distance;
 use crate::platform::reactor::{Event, Reactor};
 use crate::protect::patrol::Patrol;
 use crate::shared::{Inbox, Message, Shared};
-use forebay_frontend::{FrontEnd, SocketEvent};
+use forebay_frontend::{FrontEnd, FrontEndEvent, SocketEvent};
 use forebay_volume::Dispatcher;
 use io::{Ended, Ios};
 use needs::PendingNeeds;
@@ -157,6 +157,10 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 self.socket_event(SocketEvent::Filled { conn, result });
             }
             Event::Sent { conn, result } => self.socket_event(SocketEvent::Sent { conn, result }),
+            Event::Command { key, result } => {
+                let (front, mut context) = self.parts();
+                front.event(&mut context, FrontEndEvent::Command { key, result });
+            }
             Event::File { tag, result } => {
                 let WorkerHost { shared, ios, reactor, ended, .. } = &mut self.host;
                 ios.file_done(shared, reactor, tag, result, ended);
@@ -168,7 +172,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
 
     fn socket_event(&mut self, event: SocketEvent<'_>) {
         let (front, mut context) = self.parts();
-        front.event(&mut context, forebay_frontend::FrontEndEvent::Socket(event));
+        front.event(&mut context, FrontEndEvent::Socket(event));
     }
 
     /// Delivers the pending answers to the front end.

@@ -4,7 +4,7 @@
 
 use super::uring::drain_counter;
 use super::{BufferId, Event, FileOp, RECEIVE_BUFFERS_MAX, RECEIVE_BYTES, Reactor};
-use forebay_frontend::{Sockets, receive_into};
+use forebay_frontend::{DriverCommand, Sockets, receive_into};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -145,6 +145,10 @@ impl Reactor for EpollReactor {
     }
 
     fn file(&mut self, _tag: u32, _op: FileOp) -> bool {
+        false
+    }
+
+    fn command(&mut self, _command: DriverCommand) -> bool {
         false
     }
 

@@ -13,7 +13,7 @@ mod uring;
 pub(crate) use epoll::EpollReactor;
 pub(crate) use uring::UringReactor;
 
-use forebay_frontend::Sockets;
+use forebay_frontend::{DriverCommand, Sockets};
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -44,6 +44,8 @@ pub(crate) enum Event {
     Sent { conn: u32, result: io::Result<usize> },
     /// A file operation has ended.
     File { tag: u32, result: io::Result<usize> },
+    /// A command to a driver has ended.
+    Command { key: u32, result: io::Result<usize> },
 }
 
 /// A file operation. The caller keeps the memory that it points to valid until its event.
@@ -72,6 +74,9 @@ pub(crate) trait Reactor: Sockets + Sized {
 
     /// Starts a file operation. Returns false if this reactor supports none.
     fn file(&mut self, tag: u32, op: FileOp) -> bool;
+
+    /// Starts a command to a kernel driver. Returns false if this reactor has none.
+    fn command(&mut self, command: DriverCommand) -> bool;
 
     /// Submits the requested operations, and waits for an event or a timeout. If the reactor keeps
     /// a timer armed across calls, an earlier timeout that has not expired applies instead.

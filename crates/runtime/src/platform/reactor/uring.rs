@@ -2,7 +2,7 @@
 //! for events.
 
 use super::{BufferId, Event, FileOp, RECEIVE_BYTES, Reactor};
-use forebay_frontend::Sockets;
+use forebay_frontend::{DriverCommand, Sockets};
 use io_uring::types::{BufRingEntry, Fd, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use std::collections::VecDeque;
@@ -28,6 +28,7 @@ const FILE: u64 = 4;
 const CANCEL: u64 = 5;
 const TIMER: u64 = 6;
 const FILL: u64 = 7;
+const COMMAND: u64 = 8;
 
 const fn user_data(kind: u64, key: u32) -> u64 {
     kind << 32 | key as u64
@@ -186,6 +187,13 @@ impl Reactor for UringReactor {
         true
     }
 
+    fn command(&mut self, command: DriverCommand) -> bool {
+        let DriverCommand { key, fd, op, argument } = command;
+        let entry = opcode::UringCmd16::new(Fd(fd), op).cmd(argument).build();
+        self.push(entry.user_data(user_data(COMMAND, key)));
+        true
+    }
+
     fn counts_as_io_pressure(&self) -> bool {
         !self.ring.params().is_feature_no_iowait()
     }
@@ -333,6 +341,7 @@ impl UringReactor {
                 FILL => self.events.push_back(Event::Filled { conn: key, result }),
                 SEND => self.events.push_back(Event::Sent { conn: key, result }),
                 FILE => self.events.push_back(Event::File { tag: key, result }),
+                COMMAND => self.events.push_back(Event::Command { key, result }),
                 TIMER => {
                     self.timer_armed = false;
                     self.renew_silent();

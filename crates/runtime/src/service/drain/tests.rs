@@ -5,7 +5,7 @@ use crate::rig::{MIB, listen, quiet_config, volume};
 use crate::worker::Crew;
 use crate::{Runtime, Timeouts};
 use forebay_backend::MemoryBackend;
-use forebay_frontend::Sockets;
+use forebay_frontend::{DriverCommand, Sockets};
 use forebay_frontend_nbd::NbdServer;
 use forebay_nbd::proto;
 use std::io::{self, Read, Write};
@@ -75,6 +75,10 @@ impl Reactor for Deaf {
 
     fn file(&mut self, tag: u32, op: FileOp) -> bool {
         self.0.file(tag, op)
+    }
+
+    fn command(&mut self, command: DriverCommand) -> bool {
+        self.0.command(command)
     }
 
     fn counts_as_io_pressure(&self) -> bool {

@@ -11,9 +11,9 @@ use crate::shared::{DirtyRanges, PendingQuery, Served, Shared, SlowRequest, Volu
 use crate::worker::{Token, WorkerHost};
 use forebay_engine::{LineKey, Slot, Uncached};
 use forebay_frontend::{
-    ClientId, ClientRequest, ClientTimeouts, Clients, ExtentQuery, FrontEnd, LookAhead, Memory,
-    PayloadReservation, Peer, Pins, PoolAccess, Quota, Refusal, RequestSink, Staged, TryLater,
-    VolumeInfo, WorkerContext,
+    ClientId, ClientRequest, ClientTimeouts, Clients, DriverCommand, ExtentQuery, FrontEnd,
+    LookAhead, Memory, PayloadReservation, Peer, Pins, PoolAccess, Quota, Refusal, RequestSink,
+    Staged, TryLater, VolumeInfo, WorkerContext,
 };
 use forebay_types::limits::CONNECTIONS_MAX;
 use forebay_types::{ByteRange, Extent, IoError, IoResult, LINE_BYTES, VolumeId};
@@ -447,6 +447,10 @@ impl<R: Reactor> WorkerContext for Context<'_, R> {
 
     fn pool(&self) -> &Arc<Shared> {
         &self.host.shared
+    }
+
+    fn command(&mut self, command: DriverCommand) -> bool {
+        self.host.reactor.command(command)
     }
 
     fn client_time(&self) -> Instant {

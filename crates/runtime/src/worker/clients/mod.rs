@@ -270,3 +270,5 @@ fn unless_halted(volume: &Volume, kind: RequestKind, result: IoResult) -> IoResu
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod ublk_tests;

@@ -138,6 +138,10 @@ const fn request(client: ClientId, cookie: u64, submission: &Submission) -> Clie
 impl FrontEnd for Direct {
     type Message = Command;
 
+    fn serves(&self, client: ClientId) -> bool {
+        self.clients.iter().any(|it| it.id == client)
+    }
+
     fn message<C: WorkerContext>(&mut self, cx: &mut C, command: Command) {
         match command {
             Command::Submit(submission) => self.submit(cx, submission),

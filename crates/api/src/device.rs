@@ -1,0 +1,39 @@
+//! Volumes as block devices of the server's machine.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A block device that the kernel's ublk driver has made, for the server to serve a volume on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServeDevice {
+    /// Its number: the server opens `/dev/ublkcNUMBER`.
+    pub ublk: u32,
+    /// Its queues.
+    #[schema(minimum = 1, maximum = 64)]
+    pub queues: u16,
+    /// Requests in flight of each queue at most.
+    #[schema(minimum = 1, maximum = 4096)]
+    pub depth: u16,
+}
+
+/// What the kernel has to know of a volume that is served on a block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ServedDevice {
+    /// The process that serves it.
+    pub pid: u32,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether its disk turns.
+    pub rotational: bool,
+    /// The unit in which its disk is addressed, in bytes: 512 or more.
+    pub logical_block_bytes: u32,
+    /// The smallest unit that its disk writes without reading, in bytes.
+    pub physical_block_bytes: u32,
+    /// The best unit of large writes, as a stripe, in bytes; 0 if unknown.
+    pub optimal_bytes: u32,
+    /// Whether discards reach its disk.
+    pub can_discard: bool,
+}

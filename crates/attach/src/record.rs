@@ -1,0 +1,151 @@
+//! What is known of attached volumes, as files in `/run`: the devices outlive the processes that
+//! have made them.
+
+use forebay_terminal::with_remedy;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// Where the records are; another one for tests.
+const FOLDER: &str = "/run/forebay-devices";
+/// Where devices have the names of their volumes.
+const LINKS: &str = "/dev/forebay";
+
+/// An attached volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AttachedVolume {
+    /// The volume's name.
+    pub volume: String,
+    /// The number of its ublk device.
+    pub ublk: u32,
+    /// The server's control socket.
+    pub socket: PathBuf,
+}
+
+impl AttachedVolume {
+    /// Its block device.
+    pub(crate) fn device(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/ublkb{}", self.ublk))
+    }
+
+    /// The character device that the server opens.
+    pub(crate) fn character_device(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/ublkc{}", self.ublk))
+    }
+
+    /// The stable name of its device.
+    pub(crate) fn link(&self) -> PathBuf {
+        Path::new(LINKS).join(&self.volume)
+    }
+
+    /// Gives the device its stable name.
+    pub(crate) fn make_link(&self) -> io::Result<()> {
+        let link = self.link();
+        std::fs::create_dir_all(LINKS)?;
+        let beside = link.with_file_name(format!(".{}.new", self.volume));
+        remove_if_there(&beside)?;
+        symlink(self.device(), &beside)?;
+        std::fs::rename(&beside, &link)
+    }
+
+    /// Takes the stable name away, if it names this device.
+    pub(crate) fn remove_link(&self) -> io::Result<()> {
+        match std::fs::read_link(self.link()) {
+            Ok(device) if device == self.device() => remove_if_there(&self.link()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The record of one volume, locked by the process that keeps its device served.
+pub(crate) struct AttachRecord {
+    file: File,
+    path: PathBuf,
+}
+
+impl AttachRecord {
+    /// Locks the record of a volume. `None` if another process has it.
+    pub(crate) fn lock(volume: &str) -> anyhow::Result<Option<Self>> {
+        let path = path_of(volume);
+        let file = open(&path).map_err(|error| {
+            let message = format!("cannot open {}: {error}", path.display());
+            with_remedy(anyhow::Error::msg(message), "run the command as root")
+        })?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self { file, path })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(anyhow::Error::new(error).context("cannot lock the record")),
+        }
+    }
+
+    /// The attached volume, if there is one.
+    pub(crate) fn read(&mut self) -> Option<AttachedVolume> {
+        let mut text = String::new();
+        self.file.rewind().ok()?;
+        self.file.read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    pub(crate) fn write(&mut self, attached: &AttachedVolume) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.file.write_all(serde_json::to_string(attached)?.as_bytes())
+    }
+
+    /// Removes the record.
+    pub(crate) fn remove(self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        remove_if_there(&self.path)
+    }
+}
+
+/// The attached volumes, and whether a process keeps the device of each served.
+pub(crate) fn all() -> io::Result<Vec<(AttachedVolume, bool)>> {
+    let entries = match std::fs::read_dir(FOLDER) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let Ok(attached) = serde_json::from_str(&text) else { continue };
+        let is_kept = File::open(&path)
+            .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err());
+        found.push((attached, is_kept));
+    }
+    found.sort_by(|(one, _): &(AttachedVolume, bool), (other, _)| one.volume.cmp(&other.volume));
+    Ok(found)
+}
+
+/// The record of a volume, whoever has it.
+pub(crate) fn find(volume: &str) -> io::Result<Option<AttachedVolume>> {
+    Ok(all()?.into_iter().map(|(attached, _)| attached).find(|it| it.volume == volume))
+}
+
+/// The file of a process in the background, for its messages.
+pub(crate) fn log_of(volume: &str) -> PathBuf {
+    Path::new(FOLDER).join(format!("{volume}.log"))
+}
+
+fn path_of(volume: &str) -> PathBuf {
+    Path::new(FOLDER).join(format!("{volume}.json"))
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    std::fs::create_dir_all(FOLDER)?;
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}

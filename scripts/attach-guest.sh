@@ -1,0 +1,154 @@
+#!/bin/busybox sh
+# Init process of the guest that scripts/attach.sh boots. Reports progress on the console; the last
+# line "guest: all passed" means success.
+# shellcheck shell=sh
+set -eu
+/bin/busybox --install -s /bin
+export PATH=/bin
+
+say() { echo "guest: $*"; }
+finish() {
+  status=$?
+  [ "$status" = 0 ] || {
+    say "failed with $status"
+    tail -n 40 /tmp/server.log /run/forebay-devices/*.log
+    dmesg | tail -30
+  }
+  sync
+  poweroff -f
+  # The machine powers off meanwhile; if init exited, the kernel would panic.
+  sleep 60
+}
+trap finish EXIT
+give_up() { say "$*"; exit 1; }
+
+# setting NAME: from the kernel's command line.
+setting() { sed -n "s/.*forebay_$1=\([^ ]*\).*/\1/p" /proc/cmdline; }
+
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/shm /run /mnt/ext4 /mnt/xfs
+mount -t tmpfs tmpfs /tmp
+say "Linux $(uname -r)"
+# The first one has the checksums of the file systems, which do not declare it as a dependency.
+for module in crc32c_generic ublk_drv ext4 xfs; do modprobe "$module"; done
+rounds=$(setting rounds)
+
+for name in ext4 xfs; do truncate -s 400M "/tmp/$name.img"; done
+serve() {
+  forebay serve --keeper yes --background full \
+    --volume ext4=/tmp/ext4.img,mode=write-back,protection=none,accept-loss=yes \
+    --volume xfs=/tmp/xfs.img \
+    --nbd unix:/tmp/nbd.sock --memory 96MiB --state /tmp/state >>/tmp/server.log 2>&1 &
+  keeper=$!
+}
+pid() {
+  forebay status --json --state /tmp/state 2>/dev/null |
+    sed -n 's/^ *"pid": \([0-9]*\),*$/\1/p'
+}
+# wait_for_other PID: another server than this one serves.
+wait_for_other() {
+  tries=0
+  until now=$(pid) && [ -n "$now" ] && [ "$now" != "$1" ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 600 ] || give_up "no server serves"
+    sleep 0.1
+  done
+}
+
+serve
+wait_for_other 0
+if forebay attach nothing --state /tmp/state 2>/tmp/error; then give_up "no such volume"; fi
+say "refused: $(cat /tmp/error)"
+for name in ext4 xfs; do
+  forebay attach "$name" --state /tmp/state || give_up "cannot attach $name"
+done
+if forebay attach ext4 --state /tmp/state 2>/tmp/error; then give_up "it is attached already"; fi
+say "refused: $(cat /tmp/error)"
+forebay devices
+[ "$(blockdev --getsize64 /dev/forebay/ext4)" = 419430400 ] || give_up "the size is wrong"
+
+mkfs.ext4 -q -F /dev/forebay/ext4 || give_up "mkfs.ext4 failed"
+mkfs.xfs -q -f /dev/forebay/xfs || give_up "mkfs.xfs failed"
+mount -t ext4 /dev/forebay/ext4 /mnt/ext4
+mount -t xfs /dev/forebay/xfs /mnt/xfs
+if forebay detach ext4 2>/tmp/error; then give_up "it is mounted"; fi
+say "refused: $(cat /tmp/error)"
+
+# A writer writes files of random content, and reads each back past the kernel's cache. The checksum
+# is taken before the file is written.
+writer() {
+  number=0
+  while [ ! -e /tmp/stop ]; do
+    number=$((number + 1))
+    head -c $((4096 * (1 + number % 60))) /dev/urandom >"/tmp/source.$2"
+    sum=$(sha256sum <"/tmp/source.$2")
+    file="/mnt/$1/file.$2.$((number % 40))"
+    dd if="/tmp/source.$2" of="$file" bs=64k conv=fsync 2>"/tmp/dd.$2" ||
+      { cat "/tmp/dd.$2"; touch /tmp/failed; exit 1; }
+    dd if="$file" bs=64k iflag=direct 2>/dev/null >"/tmp/copy.$2" || { touch /tmp/failed; exit 1; }
+    if [ "$(sha256sum <"/tmp/copy.$2")" != "$sum" ]; then
+      say "$file is not as it was written"
+      touch /tmp/failed
+      exit 1
+    fi
+    echo "$sum $file" >"/tmp/sums.$2.$((number % 40))"
+    echo "$number" >"/tmp/count.$2"
+  done
+}
+count() { cat /tmp/count.* 2>/dev/null | awk '{ all += $1 } END { print all + 0 }'; }
+# wait_for_load: some files are written and read after this.
+wait_for_load() {
+  from=$(count)
+  tries=0
+  until [ "$(count)" -ge $((from + 8)) ]; do
+    [ ! -e /tmp/failed ] || give_up "a request failed"
+    tries=$((tries + 1))
+    [ "$tries" -lt 1200 ] || give_up "nothing is written any more"
+    sleep 0.1
+  done
+}
+
+writers=
+for number in 1 2; do
+  writer ext4 "$number" &
+  writers="$writers $!"
+  writer xfs "x$number" &
+  writers="$writers $!"
+done
+wait_for_load
+round=0
+while [ "$round" -lt "$rounds" ]; do
+  round=$((round + 1))
+  old=$(pid)
+  kill -9 "$old"
+  wait_for_other "$old"
+  wait_for_load
+  say "round $round: killed, $(count) files so far"
+  old=$(pid)
+  forebay upgrade --state /tmp/state >/tmp/upgrade.log 2>&1 || { cat /tmp/upgrade.log; exit 1; }
+  wait_for_other "$old"
+  wait_for_load
+  say "round $round: upgraded, $(count) files so far"
+done
+touch /tmp/stop
+for pid in $writers; do wait "$pid" || give_up "a writer has failed"; done
+[ ! -e /tmp/failed ] || give_up "a request failed"
+grep -h "served again" /run/forebay-devices/*.log | sed 's/^/guest: /'
+if dmesg | grep -E "I/O error|Remounting|shut down|corrupt"; then give_up "kernel errors"; fi
+
+say "unmounting, detaching, and reading the images"
+fstrim /mnt/ext4
+umount /mnt/ext4 /mnt/xfs
+e2fsck -fn /dev/forebay/ext4 >/tmp/check.log 2>&1 || { cat /tmp/check.log; exit 1; }
+xfs_repair -n /dev/forebay/xfs >/tmp/check.log 2>&1 || { cat /tmp/check.log; exit 1; }
+for name in ext4 xfs; do
+  forebay detach "$name" || give_up "cannot detach $name"
+  [ ! -e "/dev/forebay/$name" ] || give_up "the device is still there"
+done
+forebay devices
+forebay stop --state /tmp/state >/tmp/stop.log 2>&1 || { cat /tmp/stop.log; exit 1; }
+wait "$keeper" || true
+say "$(count) files were written and read back"
+say "all passed"

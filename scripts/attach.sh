@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Boots a Debian kernel under QEMU and attaches volumes of a Forebay server in the same guest as
+# block devices, with a file system on each. Under load, the server is killed and upgraded again and
+# again: no request may fail, and nothing may be lost. The guest has no disk and no network.
+#
+#   scripts/attach.sh [ROUNDS]
+#
+# ROUNDS kills and as many upgrades (5). FOREBAY selects another program than the release build. The
+# emulated guest takes some minutes; scripts/guest.sh has further settings.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/common.sh
+. scripts/common.sh
+# shellcheck source=scripts/guest.sh
+. scripts/guest.sh
+
+rounds=${1:-5}
+forebay=${FOREBAY:-$(target_dir)/release/forebay}
+timeout_seconds=$((900 + 120 * rounds))
+[[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
+need_qemu
+need mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs
+
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+pack() {
+  say "packing the guest"
+  begin_guest scripts/attach-guest.sh
+  add_program "$forebay" forebay
+  local program
+  for program in mkfs.ext4 e2fsck mkfs.xfs xfs_repair; do add_program "$program"; done
+  add_modules crc32c_generic ublk_drv ext4 xfs
+  end_guest
+}
+
+boot() {
+  local command
+  qemu_command
+  say "booting $(basename "$cache"/boot/vmlinuz-*)"
+  timeout "$timeout_seconds" "${command[@]}" -nographic -nic none \
+    -append "$kernel_options forebay_rounds=$rounds" </dev/null 2>&1 | tr -d '\r' |
+    tee "$dir/console"
+}
+
+fetch_kernel
+pack
+boot || fail "the guest did not end by itself within $timeout_seconds s"
+grep -qx 'guest: all passed' "$dir/console" || fail "the guest did not pass: see above"
