@@ -87,7 +87,8 @@ writer() {
     file="/mnt/$1/file.$2.$((number % 40))"
     dd if="/tmp/source.$2" of="$file" bs=64k conv=fsync 2>"/tmp/dd.$2" ||
       { cat "/tmp/dd.$2"; touch /tmp/failed; exit 1; }
-    dd if="$file" bs=64k iflag=direct 2>/dev/null >"/tmp/copy.$2" || { touch /tmp/failed; exit 1; }
+    dd if="$file" of="/tmp/copy.$2" bs=64k iflag=direct 2>"/tmp/dd.$2" ||
+      { cat "/tmp/dd.$2"; touch /tmp/failed; exit 1; }
     if [ "$(sha256sum <"/tmp/copy.$2")" != "$sum" ]; then
       say "$file is not as it was written"
       touch /tmp/failed
@@ -132,6 +133,22 @@ while [ "$round" -lt "$rounds" ]; do
   wait_for_load
   say "round $round: upgraded, $(count) files so far"
 done
+
+# The process that gives the device to the next server may end, too.
+say "killing the watcher of a device, and the server"
+watcher=
+for process in /proc/[0-9]*; do
+  if tr '\000' ' ' 2>/dev/null <"$process/cmdline" | grep -q 'attach --foreground ext4'; then
+    watcher=${process#/proc/}
+  fi
+done
+kill -9 "$watcher" || give_up "there is no watcher"
+old=$(pid)
+kill -9 "$old"
+wait_for_other "$old"
+forebay devices | grep -q 'ext4.*waiting, not watched' || { forebay devices; give_up "not seen"; }
+forebay attach ext4 --state /tmp/state || give_up "cannot continue to attach"
+wait_for_load
 touch /tmp/stop
 for pid in $writers; do wait "$pid" || give_up "a writer has failed"; done
 [ ! -e /tmp/failed ] || give_up "a request failed"
@@ -150,5 +167,41 @@ done
 forebay devices
 forebay stop --state /tmp/state >/tmp/stop.log 2>&1 || { cat /tmp/stop.log; exit 1; }
 wait "$keeper" || true
+
+say "a server of another user, killed together with its keeper"
+truncate -s 64M /tmp/other.img
+mkdir /tmp/other
+chown 1000 /tmp/other.img /tmp/other
+serve_other() {
+  set-user --reuid 1000 --clear-groups forebay serve --keeper yes \
+    --volume other=/tmp/other.img --nbd unix:/tmp/other/nbd.sock --memory 64MiB \
+    --state /tmp/other >>/tmp/server.log 2>&1 &
+  keeper=$!
+}
+serve_other
+tries=0
+until forebay attach other --state /tmp/other 2>/tmp/error; do
+  tries=$((tries + 1))
+  [ "$tries" -lt 100 ] || { cat /tmp/error; give_up "cannot attach a volume of another user's"; }
+  sleep 0.2
+done
+head -c 8M /dev/urandom >/tmp/source
+dd if=/tmp/source of=/dev/forebay/other bs=1M oflag=direct 2>/dev/null
+# shellcheck disable=SC2046
+kill -9 "$keeper" $(pgrep -P "$keeper")
+dd if=/dev/forebay/other of=/tmp/copy bs=1M count=8 iflag=direct 2>/tmp/dd.other &
+reader=$!
+sleep 3
+forebay devices | grep -q 'other.*waiting' || { forebay devices; give_up "no device waits"; }
+if forebay detach other 2>/tmp/error; then give_up "no server serves it"; fi
+say "refused: $(cat /tmp/error)"
+serve_other
+wait "$reader" || { cat /tmp/dd.other; give_up "a read failed"; }
+cmp /tmp/source /tmp/copy || give_up "acknowledged data is lost"
+# shellcheck disable=SC2046
+kill -9 "$keeper" $(pgrep -P "$keeper")
+sleep 1
+forebay detach other --force || give_up "cannot remove a device that waits"
+[ ! -e /dev/forebay/other ] || give_up "the device is still there"
 say "$(count) files were written and read back"
 say "all passed"

@@ -19,7 +19,7 @@ forebay=${FOREBAY:-$(target_dir)/release/forebay}
 timeout_seconds=$((900 + 120 * rounds))
 [[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
 need_qemu
-need mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs
+need mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs setpriv=util-linux
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -30,6 +30,8 @@ pack() {
   add_program "$forebay" forebay
   local program
   for program in mkfs.ext4 e2fsck mkfs.xfs xfs_repair; do add_program "$program"; done
+  # The one of busybox changes no user.
+  add_program setpriv set-user
   add_modules crc32c_generic ublk_drv ext4 xfs
   end_guest
 }

@@ -145,7 +145,7 @@ impl FrontEnd for UblkFrontEnd {
 
     fn tick<C: WorkerContext>(&mut self, cx: &mut C) {
         for place in 0..self.queues.len() {
-            self.with(cx, place, DeviceQueue::resume);
+            self.with(cx, place, DeviceQueue::tick);
         }
     }
 

@@ -6,7 +6,7 @@ use forebay_engine::Place;
 use forebay_frontend::{
     ClientId, ClientRequest, DriverCommand, Memory, Peer, PoolAccess, VolumeInfo, WorkerContext,
 };
-use forebay_types::{ByteRange, IoError, IoResult};
+use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use forebay_ublk::{IoCommand, Operation, RequestDescriptor, data_position};
 use forebay_volume::{Payload, Reply, RequestKind};
 use std::collections::VecDeque;
@@ -39,7 +39,10 @@ enum QueueStage {
     Serving,
     /// The requests in flight are still answered.
     Draining,
-    /// The client has left.
+    /// The client has left, because the server stops. Requests wait for the next server, or for
+    /// this one, if it goes on.
+    Suspended,
+    /// The client has left. Requests fail.
     Left,
 }
 
@@ -50,8 +53,8 @@ pub(crate) struct DeviceQueue {
     /// Its place in the front end, which commands are named after.
     place: u16,
     pub(crate) client: ClientId,
-    /// Bytes of the volume.
-    size_bytes: u64,
+    /// The volume's number and its size in bytes.
+    volume: (VolumeId, u64),
     tags: Vec<TagPlace>,
     /// The tags that are waiting, oldest first.
     waiting: VecDeque<u16>,
@@ -74,7 +77,8 @@ impl DeviceQueue {
     ) -> Result<Self, (Arc<Device>, ServeError)> {
         let client = cx.join();
         let volume = find_volume(cx, device.volume());
-        let entered = volume.filter(|volume| cx.enter(client, volume.id, &Peer::Unknown));
+        let entered =
+            volume.filter(|volume| cx.enter(client, volume.id, &Peer::Ublk(device.number())));
         let Some(volume) = entered else {
             cx.leave(client, true);
             return Err((device, ServeError::Closed));
@@ -85,7 +89,7 @@ impl DeviceQueue {
             number,
             place,
             client,
-            size_bytes: volume.size_bytes,
+            volume: (volume.id, volume.size_bytes),
             tags: vec![TagPlace::Ended; usize::from(depth)],
             waiting: VecDeque::with_capacity(usize::from(depth)),
             ended: usize::from(depth),
@@ -125,15 +129,14 @@ impl DeviceQueue {
         let at = usize::from(tag);
         assert_eq!(self.tags[at], TagPlace::Fetching, "a tag has one command");
         match result {
-            Ok(_) if self.stage == QueueStage::Serving => {
-                self.waiting.push_back(tag);
-                self.tags[at] = TagPlace::Waiting;
+            Ok(_) if self.stage == QueueStage::Left => self.commit(cx, tag, Err(IoError::Io)),
+            Ok(_) => {
+                self.hold(tag);
                 // In the order in which they came.
                 if self.waiting.len() == 1 {
                     self.resume(cx, scratch);
                 }
             }
-            Ok(_) => self.fail(cx, tag),
             Err(error) => {
                 if error.raw_os_error() != Some(libc::ENODEV) {
                     let (device, queue) = (self.device.number(), self.number);
@@ -162,6 +165,9 @@ impl DeviceQueue {
 
     /// Submits a tag's request, or refuses it. Returns false if it has to wait.
     fn submit<C: WorkerContext>(&mut self, cx: &mut C, tag: u16, scratch: &mut Memory) -> bool {
+        if cx.is_stopping() {
+            return false;
+        }
         let descriptor = self.device.request(self.number, tag);
         let (kind, range) = match self.parse(&descriptor) {
             Ok(parsed) => parsed,
@@ -185,6 +191,10 @@ impl DeviceQueue {
         match payload {
             Ok(payload) => {
                 if let Err(refusal) = cx.submit(&request, payload) {
+                    if is_withheld(cx, Err(refusal.error)) {
+                        self.tags[usize::from(tag)] = TagPlace::Waiting;
+                        return false;
+                    }
                     self.commit(cx, tag, Err(refusal.error));
                 }
             }
@@ -207,7 +217,7 @@ impl DeviceQueue {
             Operation::WriteZeroes { fua, unmap } => RequestKind::Zero { fua, unmap },
         };
         let range = descriptor.range().ok_or(IoError::Invalid)?;
-        if range.len == 0 || range.end() > self.size_bytes {
+        if range.len == 0 || range.end() > self.volume.1 {
             return Err(IoError::Invalid);
         }
         Ok((kind, range))
@@ -265,7 +275,10 @@ impl DeviceQueue {
                 IoError::Io
             });
         }
-        self.commit(cx, tag, result);
+        match is_withheld(cx, result) {
+            true => self.hold(tag),
+            false => self.commit(cx, tag, result),
+        }
         self.may_resume |= !self.waiting.is_empty();
         if self.stage == QueueStage::Draining {
             self.drain(cx);
@@ -335,6 +348,12 @@ impl DeviceQueue {
         cx.command(DriverCommand { key, fd: self.device.fd(), op, argument })
     }
 
+    /// Keeps a tag's request until it can be submitted.
+    fn hold(&mut self, tag: u16) {
+        self.tags[usize::from(tag)] = TagPlace::Waiting;
+        self.waiting.push_back(tag);
+    }
+
     /// Takes no more requests, and leaves once those in flight are answered.
     pub(crate) fn drain<C: WorkerContext>(&mut self, cx: &mut C) {
         if self.stage == QueueStage::Serving {
@@ -345,29 +364,61 @@ impl DeviceQueue {
         }
     }
 
-    /// Leaves the volume. Requests that are not answered stay with the driver for the next server,
-    /// if this one is stopping, and fail otherwise: the volume is not served any more.
+    /// Leaves the volume. If the server is stopping, requests that are not answered wait.
+    /// Otherwise they fail: the volume is not served any more.
     pub(crate) fn leave<C: WorkerContext>(&mut self, cx: &mut C) {
-        if self.stage == QueueStage::Left {
+        if matches!(self.stage, QueueStage::Left | QueueStage::Suspended) {
             return;
         }
-        self.stage = QueueStage::Left;
         cx.leave(self.client, true);
+        if cx.is_stopping() {
+            self.stage = QueueStage::Suspended;
+            for tag in 0..self.device.depth() {
+                if self.tags[usize::from(tag)] == TagPlace::Submitted {
+                    // Its answer is dropped. What it did can be done again.
+                    self.hold(tag);
+                }
+            }
+        } else {
+            self.fail_all(cx);
+        }
+    }
+
+    /// Fails all requests, now and later.
+    fn fail_all<C: WorkerContext>(&mut self, cx: &mut C) {
+        self.stage = QueueStage::Left;
         self.waiting.clear();
         for tag in 0..self.device.depth() {
             if matches!(self.tags[usize::from(tag)], TagPlace::Waiting | TagPlace::Submitted) {
-                self.fail(cx, tag);
+                self.commit(cx, tag, Err(IoError::Io));
             }
         }
     }
 
-    /// Fails a request that nobody serves, or leaves it to the next server.
-    fn fail<C: WorkerContext>(&mut self, cx: &mut C, tag: u16) {
-        match cx.is_stopping() {
-            true => self.tags[usize::from(tag)] = TagPlace::Submitted,
-            false => self.commit(cx, tag, Err(IoError::Io)),
+    /// Submits what waits, as a client of its own again if the server goes on after all: its stop
+    /// has failed. Called a few times a second.
+    pub(crate) fn tick<C: WorkerContext>(&mut self, cx: &mut C, scratch: &mut Memory) {
+        if self.stage == QueueStage::Suspended && !cx.is_stopping() {
+            let volume = find_volume(cx, self.device.volume());
+            if volume.map(|volume| (volume.id, volume.size_bytes)) != Some(self.volume) {
+                return self.fail_all(cx);
+            }
+            if !cx.accept_here() {
+                return;
+            }
+            self.client = cx.join();
+            if !cx.enter(self.client, self.volume.0, &Peer::Ublk(self.device.number())) {
+                return cx.leave(self.client, true);
+            }
+            self.stage = QueueStage::Serving;
         }
+        self.resume(cx, scratch);
     }
+}
+
+/// Whether a request is not answered, because the server is stopping: the next one serves it.
+fn is_withheld(cx: &impl WorkerContext, result: IoResult) -> bool {
+    result == Err(IoError::Shutdown) && cx.is_stopping()
 }
 
 /// Ends a copy of a whole request.

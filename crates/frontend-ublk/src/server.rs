@@ -2,7 +2,7 @@
 
 use crate::{Device, ServeError, UblkFrontEnd};
 use forebay_frontend::{Mailer, Service, WorkerContext};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 /// The worker that distributes the queues of a device.
@@ -27,11 +27,10 @@ pub enum UblkMessage {
     },
 }
 
-/// The devices of a server.
+/// What gives devices to the workers.
 #[derive(Default)]
 pub struct UblkServer {
     mailer: OnceLock<Mailer<UblkMessage>>,
-    devices: Mutex<Vec<Weak<Device>>>,
 }
 
 impl UblkServer {
@@ -49,23 +48,12 @@ impl UblkServer {
         let (sender, joined) = mpsc::channel();
         let device = Arc::new(device.reporting(sender));
         let queues = device.queues();
-        let mut devices = self.lock_devices();
-        devices.retain(|device| device.strong_count() > 0);
-        devices.push(Arc::downgrade(&device));
-        drop(devices);
         let Some(mailer) = self.mailer.get() else { return Err(ServeError::Stopping) };
         mailer.post(DISTRIBUTING_WORKER, UblkMessage::Distribute { device });
         for _ in 0..queues {
             joined.recv_timeout(JOIN_TIME).map_err(|_| ServeError::Timeout)??;
         }
         Ok(())
-    }
-
-    /// The devices that are served: of each, its number and the name of its volume.
-    pub fn devices(&self) -> Vec<(u32, String)> {
-        let devices = self.lock_devices();
-        let served = devices.iter().filter_map(Weak::upgrade);
-        served.map(|device| (device.number(), device.volume().to_owned())).collect()
     }
 
     /// Gives each queue of a device to the worker with the fewest clients.
@@ -80,10 +68,6 @@ impl UblkServer {
                 None => device.report(Err(ServeError::TooManyClients)),
             }
         }
-    }
-
-    fn lock_devices(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Device>>> {
-        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -31,6 +31,8 @@ pub enum Peer {
     Process(u32),
     /// An address and port.
     Address(Box<str>),
+    /// The kernel, for the users of the ublk device with this number.
+    Ublk(u32),
 }
 
 impl fmt::Display for Peer {
@@ -39,6 +41,7 @@ impl fmt::Display for Peer {
             Self::Unknown => f.write_str("unknown"),
             Self::Process(id) => write!(f, "process {id}"),
             Self::Address(address) => f.write_str(address),
+            Self::Ublk(device) => write!(f, "/dev/ublkb{device}"),
         }
     }
 }
@@ -172,6 +175,11 @@ pub trait Clients {
     /// logs that at a limited rate, if there are too many clients, or if its descriptor is in the
     /// range reserved for control and disks.
     fn accept(&mut self, descriptor: Option<BorrowedFd<'_>>) -> Option<usize>;
+
+    /// As [`Clients::accept`], for a client that only this worker can serve. Returns false if it is
+    /// refused.
+    #[must_use]
+    fn accept_here(&mut self) -> bool;
 
     /// Undoes [`Clients::accept`], on the worker that was to serve the client.
     fn cancel_accept(&mut self);

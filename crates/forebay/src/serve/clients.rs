@@ -86,7 +86,11 @@ impl Connected {
 
 /// A client with what the machine at `root` knows of it.
 fn described(root: &Path, peer: &Peer) -> String {
-    let Peer::Process(process) = peer else { return peer.to_string() };
+    let process = match peer {
+        Peer::Process(process) => process,
+        Peer::Ublk(device) => return device_in_use(root, &format!("ublkb{device}")),
+        Peer::Unknown | Peer::Address(_) => return peer.to_string(),
+    };
     let name = read_to_string(root.join(format!("proc/{process}/comm"))).unwrap_or_default();
     let name = match name.trim_end() {
         "" => String::new(),
@@ -105,21 +109,22 @@ fn kernel_devices(root: &Path, process: u32) -> Vec<String> {
         let owner = root.join("sys/block").join(name).join("pid");
         name.starts_with("nbd") && read_to_string(owner).is_ok_and(|pid| pid.trim() == process)
     });
+    of_process.map(|name| device_in_use(root, &name)).collect()
+}
+
+/// A device of the kernel, and where it and its partitions are in use.
+fn device_in_use(root: &Path, name: &str) -> String {
     let mounts = read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
-    let shown = of_process.map(|name| {
-        let directory = root.join("sys/block").join(&name);
-        // The device itself, and its partitions.
-        let parts = names_in(&directory).into_iter().filter(|part| part.starts_with(&name));
-        let places = parts.map(|part| directory.join(part)).chain([directory.clone()]);
-        let mut uses: Vec<String> = Vec::new();
-        for place in places {
-            let number = read_to_string(place.join("dev")).unwrap_or_default();
-            uses.extend(mounts.lines().filter_map(|line| mounted_at(line, number.trim())));
-            uses.extend(names_in(&place.join("holders")).iter().map(|it| format!("used by {it}")));
-        }
-        [format!("/dev/{name}"), uses.join(", ")].join(" ").trim_end().to_owned()
-    });
-    shown.collect()
+    let directory = root.join("sys/block").join(name);
+    let parts = names_in(&directory).into_iter().filter(|part| part.starts_with(name));
+    let places = parts.map(|part| directory.join(part)).chain([directory.clone()]);
+    let mut uses: Vec<String> = Vec::new();
+    for place in places {
+        let number = read_to_string(place.join("dev")).unwrap_or_default();
+        uses.extend(mounts.lines().filter_map(|line| mounted_at(line, number.trim())));
+        uses.extend(names_in(&place.join("holders")).iter().map(|it| format!("used by {it}")));
+    }
+    [format!("/dev/{name}"), uses.join(", ")].join(" ").trim_end().to_owned()
 }
 
 /// Where a device is mounted, from a line of `/proc/self/mountinfo`.
@@ -162,14 +167,17 @@ mod tests {
         write("sys/block/nbd0/nbd0p2/holders/dm-3", "");
         let mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
                       90 22 43:1 / /srv/my\\040files rw - ext4 /dev/nbd0p1 rw\n\
-                      91 22 43:32 / /mnt rw - ext4 /dev/nbd1 rw\n";
+                      91 22 43:32 / /mnt rw - ext4 /dev/nbd1 rw\n\
+                      92 22 259:4 / /srv rw - xfs /dev/forebay/db rw\n";
         write("proc/self/mountinfo", mounts);
+        write("sys/block/ublkb3/dev", "259:4\n");
         let described = |peer| described(root.path(), &peer);
         assert_eq!(
             described(Peer::Process(812)),
             "process 812 (nbd-client), /dev/nbd0 mounted at /srv/my\\040files, used by dm-3"
         );
         assert_eq!(described(Peer::Process(9)), "process 9, /dev/nbd1 mounted at /mnt");
+        assert_eq!(described(Peer::Ublk(3)), "/dev/ublkb3 mounted at /srv");
         assert_eq!(described(Peer::Process(7)), "process 7 (qemu-system-x86)");
         assert_eq!(described(Peer::Address("[::1]:10809".into())), "[::1]:10809");
         let clients = (0..10).map(|n| (("v".to_owned(), format!("process {n}")), 1 + n / 9));

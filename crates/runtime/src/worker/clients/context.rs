@@ -159,6 +159,20 @@ impl<R: Reactor> Context<'_, R> {
         granted
     }
 
+    /// Counts a new client with all clients, or counts its refusal.
+    fn count_client(&mut self, descriptor: Option<BorrowedFd<'_>>) -> bool {
+        let WorkerHost { shared, clients, now, .. } = &mut *self.host;
+        let count = shared.connections.fetch_add(1, Ordering::Relaxed);
+        let admits = |fd: BorrowedFd<'_>| shared.descriptors.admit(fd.as_raw_fd());
+        let has_descriptor = descriptor.is_none_or(admits);
+        if count >= CONNECTIONS_MAX as u64 || !has_descriptor {
+            shared.connections.fetch_sub(1, Ordering::Relaxed);
+            clients.refusals.count(*now, has_descriptor, shared.descriptors);
+            return false;
+        }
+        true
+    }
+
     /// Removes a client from the connection counts.
     fn uncount_client(&self) {
         let shared = &self.host.shared;
@@ -376,21 +390,24 @@ impl<R: Reactor> Quota for Context<'_, R> {
 
 impl<R: Reactor> Clients for Context<'_, R> {
     fn accept(&mut self, descriptor: Option<BorrowedFd<'_>>) -> Option<usize> {
-        let WorkerHost { shared, clients, now, .. } = &mut *self.host;
-        let count = shared.connections.fetch_add(1, Ordering::Relaxed);
-        let admits = |fd: BorrowedFd<'_>| shared.descriptors.admit(fd.as_raw_fd());
-        let has_descriptor = descriptor.is_none_or(admits);
-        if count >= CONNECTIONS_MAX as u64 || !has_descriptor {
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
-            clients.refusals.count(*now, has_descriptor, shared.descriptors);
+        if !self.count_client(descriptor) {
             return None;
         }
-        let workers = shared.worker_connections.iter().enumerate();
+        let workers = self.host.shared.worker_connections.iter().enumerate();
         let (worker, load) = workers
             .min_by_key(|(_, load)| load.load(Ordering::Relaxed))
             .expect("there is at least this worker");
         load.fetch_add(1, Ordering::Relaxed);
         Some(worker)
+    }
+
+    fn accept_here(&mut self) -> bool {
+        let is_accepted = self.count_client(None);
+        if is_accepted {
+            let own = &self.host.shared.worker_connections[self.host.worker];
+            own.fetch_add(1, Ordering::Relaxed);
+        }
+        is_accepted
     }
 
     fn cancel_accept(&mut self) {
