@@ -185,7 +185,7 @@ until forebay attach other --state /tmp/other 2>/tmp/error; do
   [ "$tries" -lt 100 ] || { cat /tmp/error; give_up "cannot attach a volume of another user's"; }
   sleep 0.2
 done
-head -c 8M /dev/urandom >/tmp/source
+head -c 8388608 /dev/urandom >/tmp/source
 dd if=/tmp/source of=/dev/forebay/other bs=1M oflag=direct 2>/dev/null
 # shellcheck disable=SC2046
 kill -9 "$keeper" $(pgrep -P "$keeper")
