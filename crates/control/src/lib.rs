@@ -33,7 +33,7 @@ pub use manager::{AnalysisManager, Manager, ProgressFn, StatisticsManager, Trace
 pub use metrics::{METRICS_TYPE, Measurements, metrics, server::MetricsServer};
 pub use routes::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX, openapi};
 pub use server::ControlServer;
-pub use socket::{SocketError, SocketFile, listen_at};
+pub use socket::{SocketError, SocketFile, SocketRights, listen_at};
 pub use state::{ControlError, StateDir};
 
 forebay_types::faults! { ControlError, DashboardError, SocketError, TokenError }

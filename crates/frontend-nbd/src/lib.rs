@@ -8,6 +8,7 @@
 //! All workers share an [`NbdServer`]; each worker has its own [`NbdFrontEnd`]. Worker 0 accepts
 //! clients and passes each to the worker that is to serve it.
 
+mod accounts;
 mod conn;
 mod exports;
 mod extents;
@@ -23,6 +24,7 @@ mod server;
 mod table;
 mod tls;
 
+pub use accounts::{group_id, user_id, user_name};
 pub use forebay_nbd::Tls;
 pub use listener::{Listener, TlsSetup};
 pub use server::{NbdMessage, NbdServer};

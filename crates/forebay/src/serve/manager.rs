@@ -260,7 +260,7 @@ impl Daemon {
     pub(super) fn listen_again(&self) -> anyhow::Result<()> {
         let addresses = self.state().config.nbd.clone();
         for address in addresses {
-            if let Listen::Unix(path) = &address
+            if let Listen::Unix { path, .. } = &address
                 && path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
             {
                 self.accept(self.bind(&address)?);

@@ -124,6 +124,11 @@ fn command_line_errors() {
         &["serve", "--io", "kqueue"],
         &["serve", "--nbd", "tcp:x"],
         &["serve", "--nbd", "udp:x:1"],
+        &["serve", "--nbd", "tcp:[::1]:0,mode=0660"],
+        &["serve", "--nbd", "unix:s,mode=0668"],
+        &["serve", "--nbd", "unix:s,mode=1660"],
+        &["serve", "--nbd", "unix:s,user=qemu"],
+        &["serve", "--nbd", "unix:s,group=kvm,group=disk"],
         &["serve", "--metrics", "9101"],
         &["serve", "--metrics", "0.0.0.0:9101"],
         &["serve", "--tls", "forced"],
@@ -249,6 +254,11 @@ fn device_errors() {
     page += &run(path, &[&serve[..], &["disk.img", "--vault", "text"]].concat());
     page += &run(path, &[&serve[..], &["--check", "none.img"]].concat());
     page += &run(path, &[&serve[..], &["--check", "disk.img", "--nbd", "unix:none/s"]].concat());
+    for account in ["owner", "group"] {
+        let address = format!("unix:s,{account}=no-such-account");
+        page += &run(path, &[&serve[..], &["disk.img", "--nbd", &address]].concat());
+        page += &run(path, &[&serve[..], &["--check", "disk.img", "--nbd", &address]].concat());
+    }
     compare("devices.txt", &page);
 }
 
