@@ -37,6 +37,7 @@ use forebay_frontend::{
 use forebay_nbd::{Handshake, HandshakeConfig};
 use forebay_types::Extent;
 use forebay_volume::Reply;
+use listener::peer_of;
 use output::ReplyOutput;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -214,7 +215,9 @@ impl<C: WorkerContext> Serving<'_, C> {
         listeners[listener as usize] = Some(settings);
         let mut greeting = ReplyOutput::default();
         greeting.push_header(|out| handshake.greeting(out));
-        let mut conn = Conn::new(socket, listener, self.cx.join(), handshake);
+        let peer = peer_of(&socket);
+        let client = self.cx.join(&peer);
+        let mut conn = Conn::new(socket, listener, (client, peer), handshake);
         conn.queued = greeting;
         conn.deadline = Some(self.cx.client_time() + self.cx.client_timeouts().handshake);
         let fd = conn.socket.as_raw_fd();

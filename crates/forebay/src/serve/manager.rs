@@ -13,6 +13,7 @@ use super::battery::Batteries;
 use super::calibrations::Calibrations;
 use super::changes::{log_frozen, reporter};
 use super::claims::{Claim, Claims};
+use super::clients::{self, ClientsOf};
 use super::division::division;
 use super::journals::Journals;
 use super::listen::{self, BoundListener};
@@ -25,16 +26,16 @@ use super::sizing::Sizing;
 use super::statistics::{self, Observer};
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
-use super::{clients, report, slow, trace, vault};
+use super::{report, trace, vault};
 use crate::alerts::alerts;
 use crate::report::{problem as problem_of, problem_of_kind};
 use forebay_api::{
-    DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, SlowRequests,
-    Status, TraceRequest, TraceSummary, VolumeStatus,
+    DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, Status,
+    TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_config::{CacheRatio, Config, Listen, ServerChange, VolumeChange, VolumeSpec};
 use forebay_control::{
-    AnalysisManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile,
+    AnalysisManager, ClientManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile,
     StatisticsManager, TraceSink,
 };
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
@@ -81,6 +82,7 @@ pub(super) struct Daemon {
     statistics: Arc<Observer>,
     /// The analysis of the benefit.
     analyzer: Arc<Analyzer>,
+    clients: ClientsOf,
     /// The program that an upgrade starts; `None` without a keeper or a descriptor store.
     successor: Option<Successor>,
     /// The program of an upgrade exited before it served.
@@ -119,6 +121,7 @@ impl Daemon {
         let background = Background::new(Arc::clone(&runtime), config.background);
         let saves = Saves::new(Arc::clone(&runtime));
         let analyzer = Arc::new(Analyzer::open(&config.state, &runtime));
+        let clients = ClientsOf(Arc::clone(&runtime));
         let state = DaemonState {
             config,
             volumes: Vec::new(),
@@ -143,6 +146,7 @@ impl Daemon {
             calibrations,
             statistics,
             analyzer,
+            clients,
             in_use_wait: Duration::ZERO,
             stopped: Notify::new(),
             successor: None,
@@ -564,8 +568,8 @@ impl Manager for Daemon {
         vault::drill(vault.as_ref(), &volumes, power.as_ref(), pool_bytes, &state_dir)
     }
 
-    fn slow_requests(&self, name: Option<&str>) -> Option<SlowRequests> {
-        slow::report(&self.runtime, name)
+    fn clients(&self) -> &dyn ClientManager {
+        &self.clients
     }
 
     fn record_trace(

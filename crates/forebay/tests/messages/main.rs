@@ -60,6 +60,8 @@ fn command_line_errors() {
         &["monitor"],
         &["freeze"],
         &["list"],
+        &["clients", "disconnect"],
+        &["clients", "disconnect", "db"],
         &["attach", "disk"],
         &["resize", "disk"],
         &["volume", "rename", "a", "b"],
@@ -303,6 +305,7 @@ fn api_errors() {
     }
     note("GET /v1/volumes/nix", client.volume("nix").unwrap_err());
     note("POST /v1/volumes/broken/flush", client.flush_volume("broken", |_| ()).unwrap_err());
+    note("DELETE /v1/clients/9", client.disconnect_client(9).unwrap_err());
     note("POST /v1/stop", client.stop(false, |_| ()).unwrap_err());
     drop(end);
     serving.join().unwrap();
