@@ -28,6 +28,7 @@ within() {
   say "$what, after $((SECONDS - begin)) s"
 }
 
+# A link, by forebay.tmpfiles.
 state=/run/forebay
 show() { systemctl show --property "$1" --value forebay; }
 is_booted() { [[ $(systemctl is-system-running) != @(initializing|starting) ]]; }
@@ -48,12 +49,16 @@ within 600 "booted" is_booted
 systemctl is-active forebay
 keeper=$(show MainPID)
 serves first
+[[ $(stat -c %U "/proc/$(server)") == forebay ]]
+[[ $(stat -L -c '%U %G %a' "$state/nbd.sock") == 'forebay disk 660' ]]
+grep -q '^CapEff:\s*0*$' "/proc/$(server)/status"
+say "runs as its own user, without capabilities"
 
 cat >>/etc/forebay.toml <<'TOML'
 
 [[volume]]
 name = "second"
-backing = "/var/lib/second.img"
+backing = "/dev/vdc"
 TOML
 systemctl reload forebay
 within 120 "reloaded" serves second

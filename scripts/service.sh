@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Boots Debian 12 with its systemd 252 under QEMU, with the unit of the manual installed: the boot
-# must not wait for it, and it is started, reloaded, upgraded, killed, restarted and stopped there.
+# Boots Debian 12 with its systemd 252 under QEMU, with the unit of contrib/systemd installed: the
+# boot must not wait for it, and it is started, reloaded, upgraded, killed, restarted and stopped
+# there, as its own user and with two disks of the guest.
 #
 #   scripts/service.sh
 #
@@ -37,16 +38,16 @@ fetch_system() {
   touch "$system/complete"
 }
 
-# install_service: the program, the unit of the manual, and the test.
+# install_service: the program, the unit with its user and link, and the test.
 install_service() {
   local units=$system/tree/etc/systemd/system
   install_file "$forebay" "$system/tree/usr/local/bin/forebay"
   install_file scripts/service-guest.sh "$system/tree/usr/local/bin/service-test"
   chmod +x "$system/tree/usr/local/bin/service-test"
-  # shellcheck disable=SC2016
-  sed -n '/^```ini$/,/^```$/{/^```/!p}' docs/manual/serve.md >"$units/forebay.service"
-  grep -q '^ExecStart=/usr/local/bin/forebay serve' "$units/forebay.service" ||
-    fail "the manual has no unit"
+  install_file contrib/systemd/forebay.service "$units/forebay.service"
+  install_file contrib/systemd/forebay.sysusers "$system/tree/etc/sysusers.d/forebay.conf"
+  install_file contrib/systemd/forebay.tmpfiles "$system/tree/etc/tmpfiles.d/forebay.conf"
+  systemd-sysusers --root="$system/tree" 2>/dev/null || chroot "$system/tree" systemd-sysusers
   cat >"$units/service-test.service" <<'UNIT'
 [Unit]
 Description=Test of the service
@@ -62,12 +63,12 @@ WantedBy=multi-user.target
 UNIT
   cat >"$system/tree/etc/forebay.toml" <<'TOML'
 memory = "64MiB"
+nbd = ["unix:/run/forebay/nbd.sock,mode=0660,group=disk"]
 
 [[volume]]
 name = "first"
-backing = "/var/lib/first.img"
+backing = "/dev/vdb"
 TOML
-  truncate -s 64M "$system/tree/var/lib/"{first,second}.img
   mkdir -p "$units/multi-user.target.wants"
   ln -sf ../forebay.service ../service-test.service "$units/multi-user.target.wants/"
   # A login on the console would be in the way of the test's lines.
@@ -78,6 +79,7 @@ TOML
 pack() {
   say "packing the guest"
   mkfs.ext4 -q -d "$system/tree" "$dir/root.img" 1500M
+  truncate -s 64M "$dir/first.img" "$dir/second.img"
   begin_guest scripts/service-init.sh
   add_modules crc32c_generic virtio_pci virtio_blk ext4
   end_guest
@@ -89,6 +91,8 @@ boot() {
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
   timeout "$timeout_seconds" "${command[@]}" -nographic -nic none \
     -drive "file=$dir/root.img,format=raw,if=virtio" \
+    -drive "file=$dir/first.img,format=raw,if=virtio" \
+    -drive "file=$dir/second.img,format=raw,if=virtio" \
     -append "$kernel_options systemd.show_status=no" </dev/null 2>&1 |
     tr -d '\r' | tee "$dir/console"
 }
