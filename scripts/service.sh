@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Boots Debian 12 with its systemd 252 under QEMU, with the unit of contrib/systemd installed: the
-# boot must not wait for it, and it is started, reloaded, upgraded, killed, restarted and stopped
-# there, as its own user and with two disks of the guest.
+# Boots Debian 12 with its systemd 252, or another release, under QEMU, with the unit of
+# contrib/systemd installed: the boot must not wait for it, and it is started, reloaded, upgraded,
+# killed, restarted and stopped there, as its own user and with two disks of the guest.
 #
 #   scripts/service.sh
 #
-# Needs root, for debootstrap. FOREBAY selects another program than the release build, SERVICE_CACHE
-# a directory that keeps the system between runs, and DEBIAN_MIRROR where its packages are fetched.
-# The emulated guest takes some minutes; scripts/guest.sh has further settings.
+# Needs root, for debootstrap. SERVICE_SUITE=trixie selects Debian 13, whose systemd 257 keeps the
+# pool itself. FOREBAY selects another program than the release build, SERVICE_CACHE a directory
+# that keeps the system between runs, and DEBIAN_MIRROR where its packages are fetched. The emulated
+# guest takes some minutes; scripts/guest.sh has further settings.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -16,7 +17,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/guest.sh
 
 forebay=${FOREBAY:-$(target_dir)/release/forebay}
-system=${SERVICE_CACHE:-$(target_dir)/service-test}
+suite=${SERVICE_SUITE:-bookworm}
+system=${SERVICE_CACHE:-$(target_dir)/service-test}-$suite
 timeout_seconds=1800
 [[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
 [[ $(id -u) == 0 ]] || fail "debootstrap needs root"
@@ -26,13 +28,13 @@ need debootstrap=debootstrap mkfs.ext4=e2fsprogs
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-# fetch_system: the unpacked Debian 12 in $system/tree.
+# fetch_system: the unpacked Debian in $system/tree.
 fetch_system() {
   [[ -e $system/complete ]] && return
-  say "fetching Debian 12"
+  say "fetching Debian $suite"
   rm -rf "$system"
   mkdir -p "$system"
-  debootstrap --variant=minbase --include=systemd-sysv,udev bookworm "$system/tree" \
+  debootstrap --variant=minbase --include=systemd-sysv,udev "$suite" "$system/tree" \
     ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} >"$system/log" ||
     { tail "$system/log"; fail "debootstrap failed"; }
   touch "$system/complete"
