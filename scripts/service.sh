@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Boots Debian 12 with its systemd 252 under QEMU, with the unit of the manual installed: the boot
-# must not wait for it, and it is started, reloaded, upgraded, killed, restarted and stopped there.
+# Boots Debian 12 with its systemd 252, or another release, under QEMU, with the unit of
+# contrib/systemd installed: the boot must not wait for it, and it is started, reloaded, upgraded,
+# killed, restarted and stopped there, as its own user and with two disks of the guest.
 #
 #   scripts/service.sh
 #
-# Needs root, for debootstrap. FOREBAY selects another program than the release build, SERVICE_CACHE
-# a directory that keeps the system between runs, and DEBIAN_MIRROR where its packages are fetched.
-# The emulated guest takes some minutes; scripts/guest.sh has further settings.
+# Needs root, for debootstrap. SERVICE_SUITE=trixie selects Debian 13, whose systemd 257 keeps the
+# pool itself. FOREBAY selects another program than the release build, SERVICE_CACHE a directory
+# that keeps the system between runs, and DEBIAN_MIRROR where its packages are fetched. The emulated
+# guest takes some minutes; scripts/guest.sh has further settings.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -15,7 +17,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/guest.sh
 
 forebay=${FOREBAY:-$(target_dir)/release/forebay}
-system=${SERVICE_CACHE:-$(target_dir)/service-test}
+suite=${SERVICE_SUITE:-bookworm}
+system=${SERVICE_CACHE:-$(target_dir)/service-test}-$suite
 timeout_seconds=1800
 [[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
 [[ $(id -u) == 0 ]] || fail "debootstrap needs root"
@@ -25,28 +28,28 @@ need debootstrap=debootstrap mkfs.ext4=e2fsprogs
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-# fetch_system: the unpacked Debian 12 in $system/tree.
+# fetch_system: the unpacked Debian in $system/tree.
 fetch_system() {
   [[ -e $system/complete ]] && return
-  say "fetching Debian 12"
+  say "fetching Debian $suite"
   rm -rf "$system"
   mkdir -p "$system"
-  debootstrap --variant=minbase --include=systemd-sysv,udev bookworm "$system/tree" \
+  debootstrap --variant=minbase --include=systemd-sysv,udev "$suite" "$system/tree" \
     ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} >"$system/log" ||
     { tail "$system/log"; fail "debootstrap failed"; }
   touch "$system/complete"
 }
 
-# install_service: the program, the unit of the manual, and the test.
+# install_service: the program, the unit with its user and link, and the test.
 install_service() {
   local units=$system/tree/etc/systemd/system
   install_file "$forebay" "$system/tree/usr/local/bin/forebay"
   install_file scripts/service-guest.sh "$system/tree/usr/local/bin/service-test"
   chmod +x "$system/tree/usr/local/bin/service-test"
-  # shellcheck disable=SC2016
-  sed -n '/^```ini$/,/^```$/{/^```/!p}' docs/manual/serve.md >"$units/forebay.service"
-  grep -q '^ExecStart=/usr/local/bin/forebay serve' "$units/forebay.service" ||
-    fail "the manual has no unit"
+  install_file contrib/systemd/forebay.service "$units/forebay.service"
+  install_file contrib/systemd/forebay.sysusers "$system/tree/etc/sysusers.d/forebay.conf"
+  install_file contrib/systemd/forebay.tmpfiles "$system/tree/etc/tmpfiles.d/forebay.conf"
+  systemd-sysusers --root="$system/tree" 2>/dev/null || chroot "$system/tree" systemd-sysusers
   cat >"$units/service-test.service" <<'UNIT'
 [Unit]
 Description=Test of the service
@@ -62,12 +65,12 @@ WantedBy=multi-user.target
 UNIT
   cat >"$system/tree/etc/forebay.toml" <<'TOML'
 memory = "64MiB"
+nbd = ["unix:/run/forebay/nbd.sock,mode=0660,group=disk"]
 
 [[volume]]
 name = "first"
-backing = "/var/lib/first.img"
+backing = "/dev/vdb"
 TOML
-  truncate -s 64M "$system/tree/var/lib/"{first,second}.img
   mkdir -p "$units/multi-user.target.wants"
   ln -sf ../forebay.service ../service-test.service "$units/multi-user.target.wants/"
   # A login on the console would be in the way of the test's lines.
@@ -78,6 +81,7 @@ TOML
 pack() {
   say "packing the guest"
   mkfs.ext4 -q -d "$system/tree" "$dir/root.img" 1500M
+  truncate -s 64M "$dir/first.img" "$dir/second.img"
   begin_guest scripts/service-init.sh
   add_modules crc32c_generic virtio_pci virtio_blk ext4
   end_guest
@@ -89,6 +93,8 @@ boot() {
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
   timeout "$timeout_seconds" "${command[@]}" -nographic -nic none \
     -drive "file=$dir/root.img,format=raw,if=virtio" \
+    -drive "file=$dir/first.img,format=raw,if=virtio" \
+    -drive "file=$dir/second.img,format=raw,if=virtio" \
     -append "$kernel_options systemd.show_status=no" </dev/null 2>&1 |
     tr -d '\r' | tee "$dir/console"
 }

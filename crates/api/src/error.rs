@@ -100,6 +100,12 @@ impl Problem {
         Self::new(kind, fault.with_causes(), fault.remedy().worded(word))
     }
 
+    /// The problem that there is no client `id`.
+    pub fn unknown_client(id: u64) -> Self {
+        let message = format!("no client {id} is connected");
+        Self::new(ErrorKind::NotFound, message, "list the clients to see their numbers")
+    }
+
     /// The problem that there is no volume `name`.
     pub fn unknown_volume(name: &str) -> Self {
         let message = format!("no volume '{name}'");

@@ -46,6 +46,10 @@ pub const ANALYSIS_RESULT: &str = "/v1/analysis/result";
 pub const DRILL: &str = "/v1/drill";
 /// `GET`: the slow requests of the clients of all volumes.
 pub const SLOW: &str = "/v1/slow";
+/// `GET`: the connected clients.
+pub const CLIENTS: &str = "/v1/clients";
+/// `DELETE`: disconnect one client.
+pub const CLIENT: &str = "/v1/clients/{id}";
 /// `POST`: record the requests of clients.
 pub const TRACE: &str = "/v1/trace";
 /// `POST`: flush all volumes and stop the server.
@@ -74,6 +78,11 @@ pub fn of_volume(path: &str, name: &str) -> String {
     path.replace("{name}", &escaped)
 }
 
+/// The path of the client `id`, as [`CLIENT`] has it.
+pub fn of_client(id: u64) -> String {
+    CLIENT.replace("{id}", &id.to_string())
+}
+
 /// The path of a request that disconnects clients only if `force` is set.
 pub fn with_force(path: &str, force: bool) -> String {
     format!("{path}{}", if force { "?force=true" } else { "" })
@@ -86,6 +95,7 @@ mod tests {
     #[test]
     fn names_are_escaped_for_a_path() {
         assert_eq!(of_volume(VOLUME, "disk-1.img"), "/v1/volumes/disk-1.img");
+        assert_eq!(of_client(17), "/v1/clients/17");
         assert_eq!(of_volume(VOLUME_FLUSH, "a/b ü%?"), "/v1/volumes/a%2Fb%20%C3%BC%25%3F/flush");
     }
 }

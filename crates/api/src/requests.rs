@@ -1,10 +1,10 @@
 //! The requests of both clients, each once.
 
 use crate::{
-    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, BlockingClient, Client, DiscardRequest,
-    Discarded, DrillReport, History, Memory, PinRequest, Progress, ServeDevice, ServedDevice,
-    ServerSettings, SlowRequests, Statistics, StatisticsOfVolume, Status, VolumeList,
-    VolumeSettings, VolumeStatus,
+    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, BlockingClient, Client, ConnectedClient,
+    ConnectedClients, DiscardRequest, Discarded, DrillReport, History, Memory, PinRequest,
+    Progress, ServeDevice, ServedDevice, ServerSettings, SlowRequests, Statistics,
+    StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeStatus,
     client::{ClientResult, DRILL_TIME_MAX},
     paths,
 };
@@ -180,6 +180,16 @@ requests! {
             None => self.query(paths::SLOW).await,
             Some(name) => self.query(&paths::of_volume(paths::VOLUME_SLOW, name)).await,
         }
+    }
+
+    /// The connected clients.
+    fn clients(&self) -> ClientResult<ConnectedClients> {
+        self.query(paths::CLIENTS).await
+    }
+
+    /// Disconnects a client, and returns what it was.
+    fn disconnect_client(&self, id: u64) -> ClientResult<ConnectedClient> {
+        self.request(Method::DELETE, &paths::of_client(id), None::<&()>).await
     }
 
     /// Flushes all volumes and stops the server. With `force`, even if clients are connected.

@@ -10,7 +10,6 @@ use crate::{
 };
 use forebay_types::{Action, Remedy, limits};
 use std::{
-    collections::HashSet,
     env, fs, mem,
     path::{Path, PathBuf},
 };
@@ -223,11 +222,10 @@ pub fn default_state(is_root: bool) -> Option<PathBuf> {
 }
 
 fn check_listeners(listeners: &[Listen]) -> ConfigResult<()> {
-    let mut seen = HashSet::new();
-    // Port 0 may be given repeatedly: the system chooses a different port each time.
-    let is_fixed = |listen: &&Listen| !matches!(listen, Listen::Tcp { port: 0, .. });
-    match listeners.iter().filter(is_fixed).find(|listen| !seen.insert(*listen)) {
-        Some(listen) => Err(ConfigError::new(
+    let listed = listeners.iter().enumerate();
+    let mut repeated = listed.filter(|(at, one)| listeners[..*at].iter().any(|it| it.is_at(one)));
+    match repeated.next() {
+        Some((_, listen)) => Err(ConfigError::new(
             Mistake::Duplicate,
             format!("listener {listen} is given twice"),
             "keep one of them",

@@ -20,7 +20,7 @@ fn one_disk_is_a_complete_configuration() {
     let memory =
         MemorySettings { memory: auto, min: auto, max: auto, reserve: crate::MemoryReserve::Auto };
     assert_eq!(config.memory, memory);
-    assert_eq!(config.nbd, [Listen::Unix("/run/forebay/nbd.sock".into())]);
+    assert_eq!(config.nbd, [Listen::unix("/run/forebay/nbd.sock").unwrap()]);
     assert_eq!(config.state, Path::new("/run/forebay"));
     assert_eq!((config.workers, config.io), (Workers::Auto, IoEngine::Auto));
     assert_eq!(config.tls, TlsSettings::default());
@@ -128,6 +128,13 @@ fn inconsistent_settings_are_refused() {
         (
             refused(&|options| options.nbd = vec!["tcp:x:1".parse().unwrap(); 2]),
             "listener tcp:x:1 is given twice",
+        ),
+        (
+            refused(&|options| {
+                let listeners = ["unix:/x", "unix:/x,mode=0660"];
+                options.nbd = listeners.map(|it| it.parse().unwrap()).to_vec();
+            }),
+            "listener unix:/x,mode=0660 is given twice",
         ),
         (
             refused(&|options| options.state = Some(format!("/{}", "x".repeat(100)).into())),

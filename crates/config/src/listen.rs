@@ -1,4 +1,4 @@
-//! Addresses of listeners: `unix:PATH` and `tcp:HOST:PORT`.
+//! Addresses of listeners: `unix:PATH[,mode=MODE][,owner=USER][,group=GROUP]` and `tcp:HOST:PORT`.
 
 use crate::{ConfigError, ConfigResult, Mistake};
 use forebay_types::{Action, Remedy};
@@ -9,12 +9,18 @@ pub const UNIX_PATH_BYTES_MAX: usize = 107;
 
 const FORMS: &str = "write unix:PATH or tcp:HOST:PORT, as in unix:/run/forebay/nbd.sock, \
                      tcp:127.0.0.1:10809 or tcp:[::1]:10809";
+const OPTIONS: &str = "the options of a Unix socket are mode=MODE, owner=USER and group=GROUP, \
+                       each at most once, as in unix:/run/forebay/nbd.sock,mode=0660,group=kvm";
 
 /// An address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Listen {
     /// A Unix stream socket.
-    Unix(PathBuf),
+    Unix {
+        path: PathBuf,
+        /// Which users may connect.
+        access: SocketAccess,
+    },
     /// A TCP port.
     Tcp {
         /// An address or a host name; an IPv6 address is kept without its brackets.
@@ -24,7 +30,123 @@ pub enum Listen {
     },
 }
 
+/// The mode, owner and group of a Unix socket. What is not set is the server's own, and the mode
+/// without a group or an owner that of its umask.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SocketAccess {
+    /// At most 0o777.
+    pub mode: Option<u32>,
+    /// The name or number of a user, not looked up yet.
+    pub owner: Option<String>,
+    /// The name or number of a group, not looked up yet.
+    pub group: Option<String>,
+}
+
+impl SocketAccess {
+    /// The mode: unless it is set, a group or an owner that is set may connect, nobody else.
+    pub fn effective_mode(&self) -> Option<u32> {
+        match self {
+            Self { mode: Some(mode), .. } => Some(*mode),
+            Self { group: Some(_), .. } => Some(0o660),
+            Self { owner: Some(_), .. } => Some(0o600),
+            Self { owner: None, .. } => None,
+        }
+    }
+
+    fn set(&mut self, option: &str) -> ConfigResult<()> {
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        let name = match key {
+            "mode" if self.mode.is_none() => {
+                self.mode = Some(mode(value)?);
+                return Ok(());
+            }
+            "owner" if self.owner.is_none() => &mut self.owner,
+            "group" if self.group.is_none() => &mut self.group,
+            "mode" | "owner" | "group" => return refuse(format!("{key} is given twice"), OPTIONS),
+            _ => return refuse(format!("unknown option '{option}'"), OPTIONS),
+        };
+        if value.is_empty() || value.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return refuse(format!("{key} '{value}' is not a name"), OPTIONS);
+        }
+        *name = Some(value.to_owned());
+        Ok(())
+    }
+}
+
+fn refuse<T>(message: String, remedy: &'static str) -> ConfigResult<T> {
+    Err(ConfigError::new(Mistake::Value, message, remedy))
+}
+
+/// Parses the mode of a socket.
+fn mode(text: &str) -> ConfigResult<u32> {
+    let is_octal =
+        (1..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+    match u32::from_str_radix(text, 8) {
+        Ok(mode @ 0..=0o777) if is_octal => Ok(mode),
+        Ok(_) if is_octal => refuse(
+            format!("mode '{text}' is above 0777"),
+            "a socket has no setuid, setgid or sticky bit",
+        ),
+        _ => refuse(
+            format!("mode '{text}' is not octal"),
+            "write up to four octal digits, as in mode=0660",
+        ),
+    }
+}
+
+/// Whether a text begins with letters and `=`.
+fn begins_with_key(text: &str) -> bool {
+    let key = text.split_once('=').map_or("", |(key, _)| key);
+    !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphabetic())
+}
+
+impl fmt::Display for SocketAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(mode) = self.mode {
+            write!(f, ",mode={mode:04o}")?;
+        }
+        if let Some(owner) = &self.owner {
+            write!(f, ",owner={owner}")?;
+        }
+        if let Some(group) = &self.group {
+            write!(f, ",group={group}")?;
+        }
+        Ok(())
+    }
+}
+
 impl Listen {
+    /// A Unix socket from its text without `unix:`. A path may contain commas: the options begin at
+    /// the first comma that is followed by a possible key and `=`, so that a mistyped key is
+    /// reported and not taken as part of the path.
+    fn unix_with_options(text: &str) -> ConfigResult<Self> {
+        let first = text.match_indices(',').find(|(at, _)| begins_with_key(&text[at + 1..]));
+        let (path, options) = match first {
+            Some((at, _)) => (&text[..at], Some(&text[at + 1..])),
+            None => (text, None),
+        };
+        let mut socket_access = SocketAccess::default();
+        for option in options.into_iter().flat_map(|options| options.split(',')) {
+            let listener = format_args!("listener 'unix:{path}'");
+            socket_access.set(option).map_err(|error| error.about(listener))?;
+        }
+        match Self::unix(path)? {
+            Self::Unix { path, .. } => Ok(Self::Unix { path, access: socket_access }),
+            tcp @ Self::Tcp { .. } => Ok(tcp),
+        }
+    }
+
+    /// Returns true if both cannot be listened at together.
+    #[must_use]
+    pub fn is_at(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Unix { path, .. }, Self::Unix { path: other, .. }) => path == other,
+            // The system chooses a different port each time.
+            (Self::Tcp { port: 0, .. }, _) => false,
+            _ => self == other,
+        }
+    }
+
     /// The Unix socket at `path`.
     ///
     /// # Errors
@@ -52,7 +174,7 @@ impl Listen {
                 Remedy::from("choose a shorter path").or(Action::set("state", "DIR")),
             );
         }
-        Ok(Self::Unix(path))
+        Ok(Self::Unix { path, access: SocketAccess::default() })
     }
 
     fn tcp(text: &str) -> ConfigResult<Self> {
@@ -60,6 +182,9 @@ impl Listen {
             let message = format!("listener 'tcp:{text}' {problem}");
             Err(ConfigError::new(Mistake::Value, message, remedy))
         };
+        if text.contains(',') {
+            return fail("has options, which only a Unix socket has", FORMS);
+        }
         let Some((host, port)) = text.rsplit_once(':') else {
             return fail("has no port", FORMS);
         };
@@ -131,7 +256,7 @@ impl FromStr for Listen {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once(':') {
-            Some(("unix", path)) => Self::unix(path),
+            Some(("unix", path)) => Self::unix_with_options(path),
             Some(("tcp", address)) => Self::tcp(address),
             _ => {
                 let message = format!("invalid listener {text:?}");
@@ -144,7 +269,7 @@ impl FromStr for Listen {
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Unix { path, access } => write!(f, "unix:{}{access}", path.display()),
             Self::Tcp { host, port } if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
             Self::Tcp { host, port } => write!(f, "tcp:{host}:{port}"),
         }
@@ -162,6 +287,10 @@ mod tests {
         for text in [
             "unix:/run/forebay/nbd.sock",
             "unix:here.sock",
+            "unix:a,b.sock",
+            "unix:a,b.sock,mode=0666",
+            "unix:nbd.sock,mode=0660,owner=libvirt-qemu,group=kvm",
+            "unix:nbd.sock,group=108",
             "tcp:127.0.0.1:10809",
             "tcp:[::1]:0",
             "tcp:[::]:10809",
@@ -178,6 +307,19 @@ mod tests {
             ("/run/nbd.sock", "invalid listener"),
             ("unix:", "is empty"),
             ("unix:a\0b", "control character"),
+            ("unix:a,mode=0668", "mode '0668' is not octal"),
+            ("unix:a,mode=rw", "mode 'rw' is not octal"),
+            ("unix:a,mode=+66", "mode '+66' is not octal"),
+            ("unix:a,mode=", "mode '' is not octal"),
+            ("unix:a,mode=1777", "mode '1777' is above 0777"),
+            ("unix:a,mode=0600,mode=0660", "mode is given twice"),
+            ("unix:a,group=kvm,group=kvm", "group is given twice"),
+            ("unix:a,owner=", "owner '' is not a name"),
+            ("unix:a,owner=a b", "owner 'a b' is not a name"),
+            ("unix:a,mod=0660", "listener 'unix:a': unknown option 'mod=0660'"),
+            ("unix:a,mode=0660,kvm", "unknown option 'kvm'"),
+            ("unix:,mode=0660", "is empty"),
+            ("tcp:localhost:1,mode=0660", "has options, which only a Unix socket has"),
             ("tcp:localhost", "no port"),
             ("tcp::10809", "no host"),
             ("tcp:::1:10809", "without brackets"),
@@ -205,6 +347,20 @@ mod tests {
     }
 
     #[test]
+    fn a_group_or_owner_alone_admits_nobody_else() {
+        for (text, mode) in [
+            ("unix:a", None),
+            ("unix:a,owner=qemu", Some(0o600)),
+            ("unix:a,group=kvm", Some(0o660)),
+            ("unix:a,owner=qemu,group=kvm", Some(0o660)),
+            ("unix:a,mode=0666,group=kvm", Some(0o666)),
+        ] {
+            let Ok(Listen::Unix { access, .. }) = text.parse() else { panic!("{text}") };
+            assert_eq!(access.effective_mode(), mode, "{text}");
+        }
+    }
+
+    #[test]
     fn a_socket_path_may_have_107_bytes() {
         assert!(format!("unix:/{}", "x".repeat(106)).parse::<Listen>().is_ok());
         let error = format!("unix:/{}", "x".repeat(107)).parse::<Listen>().unwrap_err();
@@ -214,7 +370,8 @@ mod tests {
     proptest! {
         #[test]
         fn every_parsed_listener_is_displayed_so_that_it_parses_the_same(
-            text in "(unix:|tcp:)?[\\[\\]:.a-z0-9/ ]{0,20}(:[0-9]{1,6})?"
+            text in "(unix:|tcp:)?[\\[\\]:.,a-z0-9/ ]{0,20}(:[0-9]{1,6})?\
+                    (,mode=[0-7]{3,4})?(,[a-z]{5}=[a-z]{1,3})?(,group=[a-z0-9,=]{1,4})?"
         ) {
             if let Ok(listen) = text.parse::<Listen>() {
                 prop_assert_eq!(listen.to_string().parse(), Ok(listen));

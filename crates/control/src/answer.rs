@@ -104,6 +104,25 @@ impl<S: Send + Sync> FromRequestParts<S> for VolumeName {
     }
 }
 
+/// The number of a client in the path of a request.
+pub(crate) struct ClientNumber(pub(crate) u64);
+
+impl<S: Send + Sync> FromRequestParts<S> for ClientNumber {
+    type Rejection = ErrorResponse;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ErrorResponse> {
+        let id: Result<Path<u64>, PathRejection> = Path::from_request_parts(parts, state).await;
+        match id {
+            Ok(Path(id)) => Ok(Self(id)),
+            Err(rejection) => Err(ErrorResponse(Problem::new(
+                ErrorKind::BadRequest,
+                format!("the path has no number of a client: {}", rejection.body_text()),
+                "list the clients to see their numbers",
+            ))),
+        }
+    }
+}
+
 /// The query `fine=true` or `fine=false`, which is the default.
 pub(crate) struct Fine(pub(crate) bool);
 

@@ -2,16 +2,16 @@
 //! their dirty data is a number that operations count down.
 
 use crate::{
-    AnalysisManager, Manager, Measurements, ProgressFn, StatisticsManager, TraceSink,
-    configured_status, convert::invalid, geometry_status, with_settings,
+    AnalysisManager, ClientManager, Manager, Measurements, ProgressFn, StatisticsManager,
+    TraceSink, configured_status, convert::invalid, geometry_status, with_settings,
 };
 use forebay_api::{
     Analysis, AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, BackgroundStatus,
-    DiscardRequest, Discarded, DrillReport, ErrorKind, GatherSource, GatherStatus, History,
-    HistoryPoint, JournalStatus, LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods,
-    PinState, PinStatus, Problem, Progress, ServeDevice, ServedDevice, SlowRequest, SlowRequests,
-    Statistics, StatisticsOfVolume, Status, TraceEnd, TraceRequest, TraceSummary, UnservedWrites,
-    VolumeStatus, WarmUpStatus,
+    ConnectedClient, ConnectedClients, DiscardRequest, Discarded, DrillReport, ErrorKind,
+    GatherSource, GatherStatus, History, HistoryPoint, JournalStatus, LearnStatus, Memory,
+    PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus, Problem, Progress, ServeDevice,
+    ServedDevice, SlowRequest, SlowRequests, Statistics, StatisticsOfVolume, Status, TraceEnd,
+    TraceRequest, TraceSummary, UnservedWrites, VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ResolvedGeometry, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -45,6 +45,8 @@ struct FakeState {
     /// The memory that was set.
     limit_bytes: Option<u64>,
     analysis: AnalysisStatus,
+    /// The numbers of the clients that were disconnected.
+    disconnected: Vec<u64>,
 }
 
 impl FakeManager {
@@ -175,6 +177,38 @@ impl FakeManager {
             ));
         }
         Ok(())
+    }
+}
+
+impl ClientManager for FakeManager {
+    /// A client of each volume.
+    fn list(&self) -> ConnectedClients {
+        let gone = self.lock().disconnected.clone();
+        let named = (1..).zip(self.volume_list());
+        let clients = named.filter(|(id, _)| !gone.contains(id)).map(|(id, volume)| {
+            let (volume, client) = (Some(volume.name), format!("process {id} (fake)"));
+            ConnectedClient { id, volume, client, ..ConnectedClient::default() }
+        });
+        ConnectedClients { clients: clients.collect() }
+    }
+
+    fn disconnect(&self, id: u64) -> Result<ConnectedClient, Problem> {
+        let found = ClientManager::list(self).clients.into_iter().find(|client| client.id == id);
+        let client = found.ok_or_else(|| Problem::unknown_client(id))?;
+        self.lock().disconnected.push(id);
+        Ok(client)
+    }
+
+    fn slow_requests(&self, name: Option<&str>) -> Option<SlowRequests> {
+        let volumes = self.volume_list();
+        let is_selected = |volume: &&VolumeStatus| name.is_none_or(|name| volume.name == name);
+        let slow = volumes.iter().filter(is_selected);
+        let requests: Vec<_> = slow
+            .map(|volume| SlowRequest { volume: volume.name.clone(), ..SlowRequest::default() })
+            .collect();
+        let is_known = name.is_none() || !requests.is_empty();
+        let total = requests.len() as u64;
+        is_known.then_some(SlowRequests { total, requests, ..SlowRequests::default() })
     }
 }
 
@@ -414,16 +448,8 @@ impl Manager for FakeManager {
         })
     }
 
-    fn slow_requests(&self, name: Option<&str>) -> Option<SlowRequests> {
-        let volumes = self.volume_list();
-        let is_selected = |volume: &&VolumeStatus| name.is_none_or(|name| volume.name == name);
-        let slow = volumes.iter().filter(is_selected);
-        let requests: Vec<_> = slow
-            .map(|volume| SlowRequest { volume: volume.name.clone(), ..SlowRequest::default() })
-            .collect();
-        let is_known = name.is_none() || !requests.is_empty();
-        let total = requests.len() as u64;
-        is_known.then_some(SlowRequests { total, requests, ..SlowRequests::default() })
+    fn clients(&self) -> &dyn ClientManager {
+        self
     }
 
     /// Sends one request for each volume. If the sink refuses one, the recording ends for its size.

@@ -29,11 +29,13 @@ pub use convert::{
 pub use dashboard::{
     Dashboard, DashboardError, DashboardKeys, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TokenError, Tokens,
 };
-pub use manager::{AnalysisManager, Manager, ProgressFn, StatisticsManager, TraceSink};
+pub use manager::{
+    AnalysisManager, ClientManager, Manager, ProgressFn, StatisticsManager, TraceSink,
+};
 pub use metrics::{METRICS_TYPE, Measurements, metrics, server::MetricsServer};
 pub use routes::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX, openapi};
 pub use server::ControlServer;
-pub use socket::{SocketError, SocketFile, listen_at};
+pub use socket::{SocketError, SocketFile, SocketRights, listen_at};
 pub use state::{ControlError, StateDir};
 
 forebay_types::faults! { ControlError, DashboardError, SocketError, TokenError }

@@ -2,9 +2,9 @@
 
 use crate::Measurements;
 use forebay_api::{
-    Analysis, AnalysisRequest, AnalysisStatus, DiscardRequest, Discarded, DrillReport, History,
-    Memory, Problem, Progress, ServeDevice, ServedDevice, SlowRequests, Statistics,
-    StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeStatus,
+    Analysis, AnalysisRequest, AnalysisStatus, ConnectedClient, ConnectedClients, DiscardRequest,
+    Discarded, DrillReport, History, Memory, Problem, Progress, ServeDevice, ServedDevice,
+    SlowRequests, Statistics, StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::PinnedRanges;
@@ -138,9 +138,8 @@ pub trait Manager: Send + Sync {
     /// There is no vault, or it holds a dump, or it fails.
     fn drill(&self) -> Result<DrillReport, Problem>;
 
-    /// The last slow requests of the clients of one volume, or of all; `None` if there is no such
-    /// volume. As quick as [`Manager::status`].
-    fn slow_requests(&self, name: Option<&str>) -> Option<SlowRequests>;
+    /// The connected clients.
+    fn clients(&self) -> &dyn ClientManager;
 
     /// Records the requests of clients. Returns at the end of the recording. The first piece is
     /// sent when it begins.
@@ -185,6 +184,21 @@ pub trait StatisticsManager: Send + Sync {
     /// The past of one volume, or of all together; `None` if there is no such volume. It has the
     /// intervals of five seconds if it is to be `fine`.
     fn history(&self, name: Option<&str>, fine: bool) -> Option<History>;
+}
+
+/// The clients and their requests. Each call is as quick as [`Manager::status`].
+pub trait ClientManager: Send + Sync {
+    /// The connected clients.
+    fn list(&self) -> ConnectedClients;
+
+    /// Disconnects a client without waiting for its requests, and returns what it was.
+    ///
+    /// # Errors
+    /// There is no such client.
+    fn disconnect(&self, id: u64) -> Result<ConnectedClient, Problem>;
+
+    /// The last slow requests of one volume, or of all; `None` if there is no such volume.
+    fn slow_requests(&self, name: Option<&str>) -> Option<SlowRequests>;
 }
 
 /// The analysis of the benefit, of which there is one at a time.

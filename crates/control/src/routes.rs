@@ -5,7 +5,7 @@ mod volumes;
 
 use crate::{
     METRICS_TYPE, Manager,
-    answer::{ErrorResponse, Fine, Force, JsonBody},
+    answer::{ClientNumber, ErrorResponse, Fine, Force, JsonBody},
     convert::server_change,
     recording, stream,
 };
@@ -14,11 +14,12 @@ use axum::{
     extract::{DefaultBodyLimit, State},
     http::{HeaderName, StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
-    routing::{MethodRouter, get, patch, post},
+    routing::{MethodRouter, delete, get, patch, post},
 };
 use forebay_api::{
-    Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorBody, ErrorKind, Event, History,
-    Memory, Problem, ServerSettings, SlowRequests, Statistics, Status, TraceRequest, paths,
+    Analysis, AnalysisRequest, AnalysisStatus, ConnectedClient, ConnectedClients, DrillReport,
+    ErrorBody, ErrorKind, Event, History, Memory, Problem, ServerSettings, SlowRequests,
+    Statistics, Status, TraceRequest, paths,
 };
 use std::sync::Arc;
 use tokio::{
@@ -69,6 +70,8 @@ fn routes(is_local: bool) -> Router<ControlState> {
         .route(paths::STATISTICS, get(statistics))
         .route(paths::HISTORY, get(history))
         .route(paths::SLOW, get(slow))
+        .route(paths::CLIENTS, get(clients))
+        .route(paths::CLIENT, delete(disconnect_client))
         .route(paths::METRICS, get(metrics))
         .route(paths::SETTINGS, patch(set_server))
         .route(paths::DRILL, post(drill))
@@ -190,6 +193,8 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
         stop_analysis,
         trace,
         slow,
+        clients,
+        disconnect_client,
         description
     )
 )]
@@ -237,8 +242,36 @@ async fn history(
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 async fn slow(State(app): State<ControlState>) -> HandlerResult<Json<SlowRequests>> {
-    let slow = app.call(|manager| manager.slow_requests(None)).await?;
+    let slow = app.call(|manager| manager.clients().slow_requests(None)).await?;
     Ok(Json(slow.unwrap_or_default()))
+}
+
+/// Shows the connected clients, also those that have not chosen a volume yet
+#[utoipa::path(get, path = paths::CLIENTS, tag = "server",
+    responses(
+        (status = 200, description = "The clients", body = ConnectedClients),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+async fn clients(State(app): State<ControlState>) -> HandlerResult<Json<ConnectedClients>> {
+    app.call(|manager| manager.clients().list()).await.map(Json)
+}
+
+/// Disconnects a client
+///
+/// Its requests in flight may still be carried out, but are not answered. The client may connect
+/// again at once. The answer says what it was.
+#[utoipa::path(delete, path = paths::CLIENT, tag = "server",
+    params(("id" = u64, Path, description = "The number of the client")),
+    responses(
+        (status = 200, description = "The client", body = ConnectedClient),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+async fn disconnect_client(
+    State(app): State<ControlState>,
+    ClientNumber(id): ClientNumber,
+) -> HandlerResult<Json<ConnectedClient>> {
+    tracing::info!(id, "request to disconnect a client");
+    Ok(Json(app.call(move |manager| manager.clients().disconnect(id)).await??))
 }
 
 /// Shows the figures of the server as metrics for Prometheus

@@ -1,6 +1,9 @@
 //! The control server: serves the control socket until it is stopped.
 
-use crate::{ControlError, Manager, SocketError, SocketFile, StateDir, listen_at, routes::router};
+use crate::{
+    ControlError, Manager, SocketError, SocketFile, SocketRights, StateDir, listen_at,
+    routes::router,
+};
 use rustix::fs::Mode;
 use std::{future::Future, io, os::unix::net::UnixListener, sync::Arc, time::Duration};
 use tokio::sync::oneshot;
@@ -19,8 +22,9 @@ impl ControlServer {
     /// Listens at the control socket of `state`, which only the daemon's user may open. The stale
     /// socket of a killed daemon is replaced.
     pub fn bind(state: &StateDir) -> Result<Self, ControlError> {
-        let mode = Mode::RUSR | Mode::WUSR;
-        let listening = listen_at(&state.control_socket(), Some(mode));
+        let mode = Some(Mode::RUSR | Mode::WUSR);
+        let rights = SocketRights { mode, ..SocketRights::default() };
+        let listening = listen_at(&state.control_socket(), rights);
         let (listener, file) = listening.map_err(ControlError::Socket)?;
         Ok(Self { listener, file })
     }

@@ -10,10 +10,17 @@
 //! back if it is a different file. Races remain. A file that another program has just bound
 //! looks stale until the kernel lists the socket in `/proc`; if that program is in another network
 //! namespace, until it listens.
+//!
+//! A socket whose mode, owner or group is asked for appears without any permissions, whatever the
+//! umask is, and listens only when it has them: no user can connect whom they would exclude. The
+//! umask itself is not changed, because it applies to files that other threads create as well.
 
 use forebay_types::{Fault, Remedy};
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, RenameFlags, Stat, fchmod, fstat, lstat, renameat_with},
+    fs::{
+        AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Uid, chmod, chownat, fchmod,
+        fstat, lstat, renameat_with,
+    },
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
 };
@@ -63,6 +70,15 @@ pub enum SocketError {
         path: PathBuf,
         directory: PathBuf,
     },
+    /// This process may not give the file to the owner or group.
+    #[error("this server may not give the socket {} to its {whom}", path.display())]
+    MayNotGive {
+        path: PathBuf,
+        /// `owner` or `group`.
+        whom: &'static str,
+        /// The operating system's error.
+        source: io::Error,
+    },
     /// A system call failed.
     #[error("cannot listen at {} ({call})", path.display())]
     System {
@@ -90,6 +106,12 @@ impl Fault for SocketError {
             Self::NoDirectory { directory, .. } => {
                 Remedy::from(format!("create it with mkdir -p {}", directory.display())).or(OTHER)
             }
+            Self::MayNotGive { whom: "group", .. } => {
+                Remedy::from("make the user of the server a member of that group")
+                    .or("give the server the capability CAP_CHOWN")
+            }
+            Self::MayNotGive { .. } => Remedy::from("give the server the capability CAP_CHOWN")
+                .or("name a group of the server's user instead of the owner"),
             Self::System { .. } => {
                 Remedy::from("check that this user may write in the directory").or(OTHER)
             }
@@ -122,23 +144,51 @@ impl SocketFile {
     }
 }
 
+/// The permissions of a socket file. What is `None` is as for every new file of the process: by its
+/// umask, its user and its group.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SocketRights {
+    pub mode: Option<Mode>,
+    pub owner: Option<Uid>,
+    pub group: Option<Gid>,
+}
+
+impl SocketRights {
+    const fn is_default(&self) -> bool {
+        self.mode.is_none() && self.owner.is_none() && self.group.is_none()
+    }
+}
+
 /// Makes a non-blocking listening socket at `path`. A stale socket file there is replaced. The new
-/// file has the permissions `mode`, or those of the process's umask.
+/// file admits no connection before it has all of `rights`.
 ///
 /// # Errors
-/// Anything else is at the path, or the socket cannot be created.
+/// Anything else is at the path, the socket cannot be created, or this process may not give it
+/// those rights. No socket file is left then.
 pub fn listen_at(
     path: &Path,
-    mode: Option<Mode>,
+    rights: SocketRights,
 ) -> Result<(UnixListener, SocketFile), SocketError> {
     if let Some(found) = Handle::open(path)? {
         found.check_stale(path)?;
         found.remove_at(path)?;
     }
-    let listener = bind_at(path, mode)?;
-    match Handle::open(path)? {
-        Some(handle) => Ok((listener, SocketFile { path: path.into(), handle })),
-        None => Err(SocketError::Replaced { path: path.into(), left_at: None }),
+    let socket = bind_at(path, rights)?;
+    let Some(handle) = Handle::open(path)? else {
+        return Err(SocketError::Replaced { path: path.into(), left_at: None });
+    };
+    let file = SocketFile { path: path.into(), handle };
+    let listening = file
+        .handle
+        .set_rights(path, rights)
+        .and_then(|()| listen(&socket, BACKLOG).map_err(|source| system(path, "listen", source)));
+    match listening {
+        Ok(()) => Ok((socket.into(), file)),
+        Err(error) => {
+            // The first error says more.
+            let _ = file.remove();
+            Err(error)
+        }
     }
 }
 
@@ -165,6 +215,44 @@ impl Handle {
             Err(Errno::NOENT) => Ok(None),
             Err(source) => Err(system(path, "open", source)),
         }
+    }
+
+    /// Gives this new socket file of this process its rights. The owner is last, because only an
+    /// owner or a process with a further capability may change a mode.
+    fn set_rights(&self, path: &Path, rights: SocketRights) -> Result<(), SocketError> {
+        if rights.is_default() {
+            return Ok(());
+        }
+        let SocketRights { mode, owner, group } = rights;
+        // Not another file, which a program that may write in the directory has put there.
+        if FileType::from_raw_mode(self.stat.st_mode) != FileType::Socket
+            || !Mode::from_raw_mode(self.stat.st_mode).is_empty()
+        {
+            return Err(SocketError::Replaced { path: path.into(), left_at: None });
+        }
+        if group.is_some() {
+            self.give(path, "group", None, group)?;
+        }
+        if let Some(mode) = mode {
+            let at = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+            chmod(at, mode).map_err(|source| system(path, "chmod", source))?;
+        }
+        if owner.is_some() { self.give(path, "owner", owner, None) } else { Ok(()) }
+    }
+
+    fn give(
+        &self,
+        path: &Path,
+        whom: &'static str,
+        owner: Option<Uid>,
+        group: Option<Gid>,
+    ) -> Result<(), SocketError> {
+        chownat(&self.fd, "", owner, group, AtFlags::EMPTY_PATH).map_err(|source| match source {
+            Errno::PERM => {
+                SocketError::MayNotGive { path: path.into(), whom, source: source.into() }
+            }
+            source => system(path, "chown", source),
+        })
     }
 
     fn is_same(&self, stat: &Stat) -> bool {
@@ -264,15 +352,15 @@ fn private_name(path: &Path) -> PathBuf {
     path.with_file_name(format!(".forebay-{}-{count}", std::process::id()))
 }
 
-/// Binds a listening socket whose file has its permissions from the moment it appears: on Linux,
-/// the file inherits the permissions of the socket.
-fn bind_at(path: &Path, mode: Option<Mode>) -> Result<UnixListener, SocketError> {
+/// Binds a socket that does not listen yet. Its file has no permissions if it is to get `rights`:
+/// on Linux, the file inherits the permissions of the socket, less the umask.
+fn bind_at(path: &Path, rights: SocketRights) -> Result<OwnedFd, SocketError> {
     let call = |call| move |source: Errno| system(path, call, source);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .map_err(call("socket"))?;
-    if let Some(mode) = mode {
-        fchmod(&socket, mode).map_err(call("fchmod"))?;
+    if !rights.is_default() {
+        fchmod(&socket, Mode::empty()).map_err(call("fchmod"))?;
     }
     let address = SocketAddrUnix::new(path).map_err(call("bind"))?;
     bind(&socket, &address).map_err(|source| match (source, path.parent()) {
@@ -282,8 +370,7 @@ fn bind_at(path: &Path, mode: Option<Mode>) -> Result<UnixListener, SocketError>
         }
         (source, _) => system(path, "bind", source),
     })?;
-    listen(&socket, BACKLOG).map_err(call("listen"))?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 
 fn error(path: &Path) -> String {
-    listen_at(path, None).unwrap_err().to_string()
+    listen_at(path, SocketRights::default()).unwrap_err().to_string()
 }
 
 /// Makes a stale socket, as a killed process does.
@@ -13,15 +13,73 @@ fn make_stale(path: &Path) {
     drop(UnixListener::bind(path).unwrap());
 }
 
+fn rights(mode: u32) -> SocketRights {
+    SocketRights { mode: Some(Mode::from_raw_mode(mode)), ..SocketRights::default() }
+}
+
 #[test]
-fn only_the_owner_may_open_the_socket() {
+fn a_socket_has_the_mode_that_is_asked_for_whatever_the_umask_is() {
+    let root = tempfile::tempdir().unwrap();
+    for mode in [0o600, 0o660, 0o666, 0o777, 0o060, 0] {
+        let path = root.path().join("socket");
+        let (_listener, file) = listen_at(&path, rights(mode)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode);
+        file.remove().unwrap();
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_socket_admits_nobody_before_it_has_its_rights() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("socket");
-    let (_listener, file) = listen_at(&path, Some(Mode::RUSR | Mode::WUSR)).unwrap();
-    let mode = fs::metadata(&path).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
-    file.remove().unwrap();
-    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    let _bound = bind_at(&path, rights(0o666)).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0);
+    // Also of root, whom the mode does not keep out.
+    let refused = UnixStream::connect(&path).unwrap_err().kind();
+    assert!(
+        [io::ErrorKind::ConnectionRefused, io::ErrorKind::PermissionDenied].contains(&refused),
+        "{refused}"
+    );
+}
+
+#[test]
+fn only_the_new_socket_gets_its_rights() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("socket");
+    fs::write(&path, "precious").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let other = Handle::open(&path).unwrap().unwrap();
+    let error = other.set_rights(&path, rights(0o666)).unwrap_err();
+    assert!(matches!(error, SocketError::Replaced { .. }), "{error}");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+}
+
+#[test]
+fn a_socket_that_may_not_be_given_away_is_removed() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("socket");
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let listen = || {
+        // Only this thread is another user, who is a member of no group.
+        if rustix::process::geteuid().is_root() {
+            let nobody = Uid::from_raw(54_321);
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        }
+        let group = SocketRights { group: Some(Gid::from_raw(54_322)), ..rights(0o660) };
+        let owner = SocketRights { owner: Some(Uid::ROOT), ..SocketRights::default() };
+        [group, owner].map(|rights| listen_at(&path, rights).unwrap_err())
+    };
+    let [group, owner] = std::thread::scope(|scope| scope.spawn(listen).join().unwrap());
+    for (error, whom, remedy) in
+        [(group, "group", "make the user of the server a member"), (owner, "owner", "CAP_CHOWN")]
+    {
+        let text = format!("may not give the socket {} to its {whom}", path.display());
+        assert!(error.to_string().contains(&text), "{error}");
+        assert!(error.remedy().to_string().contains(remedy), "{}", error.remedy());
+    }
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "no socket is left");
 }
 
 #[test]
@@ -31,7 +89,7 @@ fn a_stale_socket_is_replaced() {
     for name in ["socket".into(), "x".repeat(106 - root.path().as_os_str().len())] {
         let path = root.path().join(name);
         make_stale(&path);
-        let (listener, _file) = listen_at(&path, None).unwrap();
+        let (listener, _file) = listen_at(&path, SocketRights::default()).unwrap();
         UnixStream::connect(&path).unwrap();
         assert!(listener.accept().is_ok());
     }
@@ -71,7 +129,7 @@ fn another_kind_of_file_is_refused_and_kept() {
 fn a_socket_in_use_is_refused_and_kept() {
     let root = tempfile::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
-    let (first, _file) = listen_at(&at("ours"), None).unwrap();
+    let (first, _file) = listen_at(&at("ours"), SocketRights::default()).unwrap();
     let _datagrams = UnixDatagram::bind(at("datagrams")).unwrap();
     // Bound but not yet listening: a state that every server passes through.
     let bound = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
@@ -116,7 +174,7 @@ fn a_file_replaced_after_the_check_is_not_removed() {
 fn a_file_that_replaced_the_socket_is_kept_at_the_end() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("socket");
-    let (listener, file) = listen_at(&path, None).unwrap();
+    let (listener, file) = listen_at(&path, SocketRights::default()).unwrap();
     drop(listener);
     fs::remove_file(&path).unwrap();
     fs::write(&path, "precious").unwrap();
@@ -129,11 +187,11 @@ fn a_file_that_replaced_the_socket_is_kept_at_the_end() {
 fn a_missing_directory_is_an_error_with_a_remedy() {
     let root = tempfile::tempdir().unwrap();
     let directory = root.path().join("none");
-    let error = listen_at(&directory.join("socket"), None).unwrap_err();
+    let error = listen_at(&directory.join("socket"), SocketRights::default()).unwrap_err();
     assert!(matches!(error, SocketError::NoDirectory { .. }), "{error}");
     assert!(error.remedy().to_string().contains(&format!("mkdir -p {}", directory.display())));
     fs::write(&directory, "").unwrap();
-    let error = listen_at(&directory.join("socket"), None).unwrap_err();
+    let error = listen_at(&directory.join("socket"), SocketRights::default()).unwrap_err();
     assert!(matches!(error, SocketError::System { call: "open", .. }), "{error}");
 }
 

@@ -96,6 +96,35 @@ pub(crate) struct TopArguments {
     pub(crate) state: StateArguments,
 }
 
+/// Arguments of `forebay clients`.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ClientsArguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<ClientsCommand>,
+    #[command(flatten)]
+    pub(crate) show: ShowArguments,
+}
+
+/// Subcommands of `forebay clients`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClientsCommand {
+    /// End one connection, without waiting for its requests
+    Disconnect {
+        /// The number of the client, from `forebay clients`
+        #[arg(value_parser = client_number)]
+        id: u64,
+        #[command(flatten)]
+        show: ShowArguments,
+    },
+}
+
+fn client_number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| {
+        format!("'{text}' is not the number of a client: `forebay clients` lists them")
+    })
+}
+
 /// Arguments of `forebay trace`.
 #[derive(Args, Debug)]
 pub(crate) struct TraceArguments {

@@ -1,8 +1,8 @@
 //! The command line: every command with its help.
 
 use crate::arguments::{
-    ForceArguments, PinArguments, ServeArguments, ShowArguments, StateArguments, StatusArguments,
-    TopArguments, TraceArguments, UnpinArguments, VolumeCommand, last_requests,
+    ClientsArguments, ForceArguments, PinArguments, ServeArguments, ShowArguments, StateArguments,
+    StatusArguments, TopArguments, TraceArguments, UnpinArguments, VolumeCommand, last_requests,
     server_settings_help,
 };
 use crate::client::analyze::AnalyzeCommand;
@@ -91,6 +91,14 @@ pub(crate) enum Command {
         #[command(flatten)]
         show: ShowArguments,
     },
+    /// List the connected clients of a running forebay, or disconnect one
+    #[command(long_about = "List the connected clients of a running forebay, or disconnect \
+        one.\nEach connection has a line, the longest connected first: its volume, the requests \
+        in flight, the bytes that it has read and written, whether it is encrypted, and what it \
+        is: the process and user of a client of a Unix socket, with its /dev/nbdN and where that \
+        is mounted, or the address of another one. Without a volume, it is still in its \
+        handshake. A client that is disconnected may connect again at once.")]
+    Clients(ClientsArguments),
     /// Record the requests of clients as a block trace, for forebay-lab replay
     #[command(long_about = "Record the requests of clients as a block trace, for forebay-lab \
         replay.\nThe file has a line for each read and write of the volumes, in the order of \

@@ -80,10 +80,13 @@ fn every_command_in_the_documents_is_understood() {
 }
 
 #[test]
-fn the_unit_in_the_manual_keeps_the_pool_while_starts_fail_or_take_long() {
+fn the_unit_of_the_manual_keeps_the_pool_while_starts_fail_or_take_long() {
     let (_, serve) = documents().into_iter().find(|(page, _)| page.ends_with("serve.md")).unwrap();
     let blocks = blocks(&serve).unwrap();
     let unit = blocks.iter().find(|block| block.language == "ini").unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd/forebay.service");
+    let installed = std::fs::read_to_string(path).unwrap();
+    assert_eq!(unit.text.trim_end(), installed.trim_end(), "the manual quotes the unit");
     let sections = unit.text.split_once("\n[Service]\n").unwrap();
     assert!(sections.0.lines().any(|line| line == "StartLimitIntervalSec=0"), "{}", unit.text);
     for wanted in [
@@ -91,10 +94,11 @@ fn the_unit_in_the_manual_keeps_the_pool_while_starts_fail_or_take_long() {
         "NotifyAccess=main",
         "FileDescriptorStoreMax=1",
         "FileDescriptorStorePreserve=yes",
-        "RuntimeDirectoryPreserve=yes",
-        &format!("TimeoutStartSec={}", crate::keeper::systemd::START_EXTENSION.as_secs()),
+        // Its state outlives the process and a reboot.
+        "StateDirectory=forebay",
+        &format!("TimeoutStartSec={}", crate::keeper::systemd::EXTENSION.as_secs()),
         "TimeoutStartFailureMode=kill",
-        "TimeoutStopSec=infinity",
+        "TimeoutStopSec=300",
         "Restart=on-failure",
         &format!("RestartForceExitStatus={}", crate::keeper::UPGRADE_CODE),
     ] {

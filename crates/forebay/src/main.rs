@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         Command::Save { name, state } => client::save(&name, &state),
         Command::Set { settings, state } => client::set(&settings, &state),
         Command::Slow { name, last, show } => client::slow::slow(name.as_deref(), last, &show),
+        Command::Clients(arguments) => client::clients::clients(&arguments),
         Command::Trace(arguments) => client::trace::trace(&arguments),
         Command::Drill(arguments) => client::drill(&arguments),
         Command::Stop { force, state } => client::stop(force, &state),

@@ -2,7 +2,6 @@
 //! in the order of their completion.
 
 use crate::intake::{DIRECT_BYTES_MIN, Intake, PartialWrite};
-use crate::listener::peer_of;
 use crate::output::ReplyOutput;
 use crate::pieces::Pieces;
 use crate::tls::TlsSession;
@@ -92,11 +91,11 @@ impl Conn {
     pub(crate) fn new(
         socket: OwnedFd,
         listener: u32,
-        client: ClientId,
+        (client, peer): (ClientId, Peer),
         handshake: Handshake,
     ) -> Self {
         Self {
-            peer: peer_of(&socket),
+            peer,
             socket,
             listener,
             volume: None,

@@ -196,7 +196,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     /// Enters the transmission phase on the volume that the client has chosen.
     fn enter(&mut self, index: u32, terms: Negotiated) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
-        if self.cx.enter(conn.client, terms.export, &conn.peer) {
+        if self.cx.enter(conn.client, terms.export, conn.tls.is_some()) {
             self.cx.each_volume(&mut |volume| {
                 if volume.id == terms.export {
                     conn.volume = Some(volume.name.as_str().into());

@@ -8,6 +8,7 @@
 //! All workers share an [`NbdServer`]; each worker has its own [`NbdFrontEnd`]. Worker 0 accepts
 //! clients and passes each to the worker that is to serve it.
 
+mod accounts;
 mod conn;
 mod exports;
 mod extents;
@@ -23,6 +24,7 @@ mod server;
 mod table;
 mod tls;
 
+pub use accounts::{group_id, user_id, user_name};
 pub use forebay_nbd::Tls;
 pub use listener::{Listener, TlsSetup};
 pub use server::{NbdMessage, NbdServer};
@@ -35,6 +37,7 @@ use forebay_frontend::{
 use forebay_nbd::{Handshake, HandshakeConfig};
 use forebay_types::Extent;
 use forebay_volume::Reply;
+use listener::peer_of;
 use output::ReplyOutput;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -216,7 +219,9 @@ impl<C: WorkerContext> Serving<'_, C> {
         listeners[listener as usize] = Some(settings);
         let mut greeting = ReplyOutput::default();
         greeting.push_header(|out| handshake.greeting(out));
-        let mut conn = Conn::new(socket, listener, self.cx.join(), handshake);
+        let peer = peer_of(&socket);
+        let client = self.cx.join(&peer);
+        let mut conn = Conn::new(socket, listener, (client, peer), handshake);
         conn.queued = greeting;
         conn.deadline = Some(self.cx.client_time() + self.cx.client_timeouts().handshake);
         let fd = conn.socket.as_raw_fd();

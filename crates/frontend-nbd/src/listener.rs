@@ -68,8 +68,8 @@ impl Listener {
 
 const SEND_BUFFER_BYTES: usize = 1 << 20;
 
-/// The process that has connected a Unix socket; `None` in another namespace of processes.
-fn peer_process(socket: &OwnedFd) -> Option<u32> {
+/// The process that has connected a Unix socket; unknown in another namespace of processes.
+fn peer_process(socket: &OwnedFd) -> Peer {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to `found`, which any bytes are valid for.
@@ -82,15 +82,16 @@ fn peer_process(socket: &OwnedFd) -> Option<u32> {
             &raw mut len,
         )
     };
-    (result == 0 && found.pid > 0).then(|| found.pid.cast_unsigned())
+    match result == 0 && found.pid > 0 {
+        true => Peer::Process { id: found.pid.cast_unsigned(), user: found.uid },
+        false => Peer::Unknown,
+    }
 }
 
 /// The other end of a client's socket: the process of a client of a Unix socket, or the address.
 pub(crate) fn peer_of(socket: &OwnedFd) -> Peer {
     match SockRef::from(socket).peer_addr() {
-        Ok(address) if address.is_unix() => {
-            peer_process(socket).map_or(Peer::Unknown, Peer::Process)
-        }
+        Ok(address) if address.is_unix() => peer_process(socket),
         Ok(address) => Peer::Address(shown(&address).into()),
         Err(_) => Peer::Unknown,
     }

@@ -75,10 +75,9 @@ impl DeviceQueue {
         number: u16,
         place: u16,
     ) -> Result<Self, (Arc<Device>, ServeError)> {
-        let client = cx.join();
+        let client = cx.join(&Peer::Ublk(device.number()));
         let volume = find_volume(cx, device.volume());
-        let entered =
-            volume.filter(|volume| cx.enter(client, volume.id, &Peer::Ublk(device.number())));
+        let entered = volume.filter(|volume| cx.enter(client, volume.id, false));
         let Some(volume) = entered else {
             cx.leave(client, true);
             return Err((device, ServeError::Closed));
@@ -406,8 +405,8 @@ impl DeviceQueue {
             if !cx.accept_here() {
                 return;
             }
-            self.client = cx.join();
-            if !cx.enter(self.client, self.volume.0, &Peer::Ublk(self.device.number())) {
+            self.client = cx.join(&Peer::Ublk(self.device.number()));
+            if !cx.enter(self.client, self.volume.0, false) {
                 return cx.leave(self.client, true);
             }
             self.stage = QueueStage::Serving;

@@ -26,9 +26,14 @@ pub enum Peer {
     /// It is not known.
     #[default]
     Unknown,
-    /// A process of this machine, by its number: the one that has connected the socket. A client in
-    /// the kernel outlives it.
-    Process(u32),
+    /// The process of this machine that has connected the socket. A client in the kernel outlives
+    /// it.
+    Process {
+        /// The number of the process.
+        id: u32,
+        /// The number of its user, when it connected.
+        user: u32,
+    },
     /// An address and port.
     Address(Box<str>),
     /// The kernel, for the users of the ublk device with this number.
@@ -39,7 +44,7 @@ impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => f.write_str("unknown"),
-            Self::Process(id) => write!(f, "process {id}"),
+            Self::Process { id, .. } => write!(f, "process {id}"),
             Self::Address(address) => f.write_str(address),
             Self::Ublk(device) => write!(f, "/dev/ublkb{device}"),
         }
@@ -185,12 +190,12 @@ pub trait Clients {
     fn cancel_accept(&mut self);
 
     /// Assigns a number to an accepted client.
-    fn join(&mut self) -> ClientId;
+    fn join(&mut self, peer: &Peer) -> ClientId;
 
     /// Assigns a client to the volume that it has chosen. Returns false if the volume takes no new
     /// clients.
     #[must_use]
-    fn enter(&mut self, client: ClientId, volume: VolumeId, peer: &Peer) -> bool;
+    fn enter(&mut self, client: ClientId, volume: VolumeId, is_encrypted: bool) -> bool;
 
     /// Removes a client. Later answers to its requests are dropped. With `reuse`, its number
     /// becomes free. Without, the number stays taken, because the kernel may still report events

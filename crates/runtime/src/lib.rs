@@ -74,16 +74,16 @@ pub use protect::vault::{
     VaultRecord, VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
 pub use resize::ResizeError;
-pub use runtime::{LeftBehind, Runtime, RuntimeConfig, clients, leave, memory_status};
+pub use runtime::{LeftBehind, Runtime, RuntimeConfig, clients, disconnect, leave, memory_status};
 pub use service::{
     Discarded, MemoryStatus, Protectors, RecordError, Recording, RuntimeStatus, SlowLog,
     SlowUnlogged, VolumeCondition, VolumeService, VolumeSettings, VolumeStatus,
 };
 pub use shared::{
-    CalibrateError, Calibration, CalibrationFailure, Ecc, ForecastScore, ForecastStatus,
-    GatherStatus, LearnState, LearnStatus, OnMeasured, PinError, PinStatus, Recorded, Served,
-    SlowRequest, SlowWait, Timeouts, VolumeSlow, WaitingRequest, WaitingRequests, WarmUpState,
-    WarmUpStatus,
+    CalibrateError, Calibration, CalibrationFailure, ConnectedClient, Ecc, ForecastScore,
+    ForecastStatus, GatherStatus, LearnState, LearnStatus, OnMeasured, PinError, PinStatus,
+    Recorded, Served, SlowRequest, SlowWait, Timeouts, VolumeSlow, WaitingRequest, WaitingRequests,
+    WarmUpState, WarmUpStatus,
 };
 pub use stats::{
     ArmTimes, DiskUse, InternalIos, Latencies, LatencyClass, LatencyHistogram, NamedStatistics,

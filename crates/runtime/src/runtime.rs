@@ -22,11 +22,11 @@ use crate::service::{
     Curves, MemoryStatus, RecordError, Recording, RuntimeStatus, SlowLog, VolumeService,
 };
 use crate::shared::Timeouts;
-use crate::shared::{Ecc, Message, Shared};
+use crate::shared::{ConnectedClient, Ecc, Message, Shared};
 use crate::warm_up::WarmLists;
 use crate::worker::{Crew, Engine};
 use crate::write_share::WriteShares;
-use forebay_frontend::{Mailer, Peer, Service};
+use forebay_frontend::{Mailer, Service};
 use forebay_policy::{MemoryBounds, MemoryUse};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -64,14 +64,25 @@ pub struct Runtime {
     volumes: VolumeService,
 }
 
-/// The clients that have entered a volume: its name, and the client's peer.
+/// The clients, the longest connected first.
 ///
 /// # Errors
 /// When the runtime has stopped.
-pub fn clients(runtime: &Runtime) -> Result<Vec<(String, Peer)>, VolumeError> {
-    let entered = runtime.shared.run_on_all(|tasks| tasks.entered())?;
-    let clients = entered.into_iter().flatten();
-    Ok(clients.map(|(volume, peer)| (volume.name.clone(), peer)).collect())
+pub fn clients(runtime: &Runtime) -> Result<Vec<ConnectedClient>, VolumeError> {
+    let listed = runtime.shared.run_on_all(|tasks| tasks.clients())?;
+    let mut clients: Vec<_> = listed.into_iter().flatten().collect();
+    clients.sort_unstable_by_key(|client| client.id);
+    Ok(clients)
+}
+
+/// Disconnects a client without waiting for its requests, which may complete. Returns what it was;
+/// `None` if there is no such client.
+///
+/// # Errors
+/// When the runtime has stopped.
+pub fn disconnect(runtime: &Runtime, id: u64) -> Result<Option<ConnectedClient>, VolumeError> {
+    let found = runtime.shared.run_on_all(move |tasks| tasks.disconnect(id))?;
+    Ok(found.into_iter().flatten().next())
 }
 
 /// The use of the memory. It takes the shards' locks, and a moment for each volume.

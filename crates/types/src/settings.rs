@@ -112,8 +112,8 @@ pub const PROGRAM_SETTINGS: [Setting; 29] = [
         "nbd",
         "ADDRESS...",
         "",
-        "listening address for NBD clients, `unix:PATH` or `tcp:HOST:PORT`; by default \
-         `unix:STATE/nbd.sock`",
+        "listening address for NBD clients, `tcp:HOST:PORT`, or `unix:PATH`, which `,mode=MODE`, \
+         `,owner=USER` and `,group=GROUP` may follow; by default `unix:STATE/nbd.sock`",
     ),
     fixed(
         "state",

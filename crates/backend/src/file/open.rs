@@ -448,9 +448,20 @@ fn lock_bytes(path: &Path, file: OwnedFd, read_only: bool) -> Result<OwnedFd, Fi
     }
 }
 
-fn not_permitted(path: &Path, is_block: bool, read_only: bool, source: Errno) -> FileError {
+pub(super) fn not_permitted(
+    path: &Path,
+    is_block: bool,
+    read_only: bool,
+    source: Errno,
+) -> FileError {
     let access = if read_only { "reading" } else { "writing" };
     let remedy = match (source, is_block, read_only) {
+        // With `ProtectSystem=strict`, as in our unit, all file systems are.
+        (Errno::ROFS, false, false) => {
+            "the file system is read-only, or the service may not write there: serve it \
+             read-only, or add `ReadWritePaths=` with the file's directory to `[Service]` with \
+             `systemctl edit forebay`"
+        }
         (Errno::ROFS, ..) => "the file system or disk is read-only: serve it read-only",
         // This error also stops root, so another user would not help.
         (Errno::PERM, true, _) => {

@@ -35,6 +35,17 @@ fn message(result: Result<FileBackend, FileError>) -> String {
 }
 
 #[test]
+fn a_file_where_the_service_may_not_write_names_the_setting_of_the_unit() {
+    let remedy = |is_block, read_only| {
+        let path = Path::new("/srv/disk.img");
+        let error = super::open::not_permitted(path, is_block, read_only, rustix::io::Errno::ROFS);
+        error.remedy().to_string()
+    };
+    assert!(remedy(false, false).contains("`ReadWritePaths=`"), "{}", remedy(false, false));
+    assert!(!remedy(true, false).contains("ReadWritePaths"), "a device needs no directory");
+}
+
+#[test]
 fn a_file_passes_the_suite() {
     let (_directory, path) = disk(16 << 20);
     let backend = open(&path).unwrap();

@@ -206,6 +206,9 @@ fn the_tokens_of_a_file_have_their_roles_and_nothing_is_free() {
         assert_eq!(server.ask("PATCH", "/v1/volumes/db", &[&token], change).status, changed);
         let drill = server.ask("POST", "/v1/drill", &[&token], "");
         assert_eq!(drill.status, changed, "{drill:?}");
+        assert_eq!(server.ask("GET", "/v1/clients", &[&token], "").status, 200);
+        let ended = server.ask("DELETE", "/v1/clients/1", &[&token], "");
+        assert_eq!(ended.status, changed, "{ended:?}");
     }
 }
 

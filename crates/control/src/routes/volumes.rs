@@ -99,7 +99,7 @@ async fn volume_slow(
     VolumeName(name): VolumeName,
 ) -> HandlerResult<Json<SlowRequests>> {
     let wanted = name.clone();
-    let found = app.call(move |manager| manager.slow_requests(Some(&wanted))).await?;
+    let found = app.call(move |manager| manager.clients().slow_requests(Some(&wanted))).await?;
     found.map(Json).ok_or_else(|| ErrorResponse(Problem::unknown_volume(&name)))
 }
 

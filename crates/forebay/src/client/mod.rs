@@ -3,6 +3,7 @@
 pub(crate) mod advise;
 pub(crate) mod analyze;
 mod bar;
+pub(crate) mod clients;
 mod exit;
 mod gather;
 pub(crate) mod pins;

@@ -44,8 +44,8 @@ pub(crate) const VARIABLE: &str = "FOREBAY_KEEPER";
 /// The environment variable that a keeper sets for a server that it starts again after the program
 /// of an upgrade exited before it served.
 const ROLLBACK_VARIABLE: &str = "FOREBAY_ROLLED_BACK";
-/// Sent by the server during a start that makes progress.
-const STARTING: u8 = b'P';
+/// Sent by the server during a start or a stop that makes progress.
+const PROGRESS: u8 = b'P';
 /// Sent by the server just before it accepts clients.
 const SERVING: u8 = b'S';
 /// Sent by the server when a stop that a signal requested has failed, so that it continues.
@@ -153,15 +153,15 @@ impl KeeperLink {
         }
     }
 
-    /// A function that notifies the keeper, or else the service manager, that the start makes
-    /// progress. Call it before [`notify_serving`].
+    /// A function that notifies the keeper, or else the service manager, that the start or the stop
+    /// makes progress. Call it before [`KeeperLink::take_socket`].
     ///
     /// # Errors
     /// Fails if the socket cannot be duplicated.
-    pub(crate) fn progress(&self) -> io::Result<impl FnMut() + Send + use<>> {
-        let mut socket = self.socket.as_ref().map(StdStream::try_clone).transpose()?;
-        Ok(move || match &mut socket {
-            Some(socket) => drop(socket.write_all(&[STARTING])),
+    pub(crate) fn progress(&self) -> io::Result<impl Fn() + Send + Sync + use<>> {
+        let socket = self.socket.as_ref().map(StdStream::try_clone).transpose()?;
+        Ok(move || match &socket {
+            Some(socket) => drop((&*socket).write_all(&[PROGRESS])),
             None => systemd::notify_progress(),
         })
     }
@@ -262,7 +262,7 @@ impl Server {
         let was_serving = self.serving_since.is_some();
         for byte in bytes {
             match *byte {
-                STARTING => systemd::notify_progress(),
+                PROGRESS => systemd::notify_progress(),
                 SERVING => {
                     self.serving_since = Some(Instant::now());
                     systemd::notify_ready();

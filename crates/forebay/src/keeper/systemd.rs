@@ -18,8 +18,9 @@ const NAME: &str = "forebay-pool";
 const FIRST: RawFd = 3;
 /// The environment variable with the address for notifications.
 pub(super) const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
-/// How long a start may then go on without progress: `TimeoutStartSec=` of the manual's unit.
-pub(crate) const START_EXTENSION: Duration = Duration::from_secs(180);
+/// How long a start or a stop may then go on without progress: `TimeoutStartSec=` of the unit, and
+/// less than its `TimeoutStopSec=`.
+pub(crate) const EXTENSION: Duration = Duration::from_secs(180);
 
 /// Returns true if the service manager stores descriptors for this service.
 pub(crate) fn keeps_descriptors() -> bool {
@@ -60,9 +61,9 @@ pub(super) fn notify_ready() {
     notify_or_log("READY=1");
 }
 
-/// Notifies the service manager, if there is one, that a start makes progress.
+/// Notifies the service manager, if there is one, that a start or a stop makes progress.
 pub(super) fn notify_progress() {
-    notify_or_log(&format!("EXTEND_TIMEOUT_USEC={}", START_EXTENSION.as_micros()));
+    notify_or_log(&format!("EXTEND_TIMEOUT_USEC={}", EXTENSION.as_micros()));
 }
 
 fn notify_or_log(text: &str) {

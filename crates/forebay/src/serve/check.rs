@@ -6,7 +6,7 @@ use crate::report::{problem as problem_of, with_remedy};
 use anyhow::{Context, anyhow};
 use forebay_api::Problem;
 use forebay_backend::OpenOptions;
-use forebay_config::{Config, Listen, VolumeSpec};
+use forebay_config::{Config, VolumeSpec};
 use forebay_format::journal::Geometry;
 use forebay_runtime::JournalError;
 use forebay_state::Kind;
@@ -43,12 +43,7 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
         }
     }
     config.vault.as_ref().map_or(Ok(()), |vault| vault::check(vault, memory.start_bytes))?;
-    // The start creates the state directory.
-    let state = Some(config.state.as_path());
-    let is_there =
-        |address: &&Listen| matches!(address, Listen::Unix(path) if path.parent() == state);
-    let mut elsewhere = config.nbd.iter().filter(|address| !is_there(address));
-    elsewhere.try_for_each(|address| listen::check(address, &config.tls))
+    config.nbd.iter().try_for_each(|address| listen::check(address, &config.tls, &config.state))
 }
 
 /// Checks that the disk of a volume could be opened, if it is free.

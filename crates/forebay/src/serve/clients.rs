@@ -1,13 +1,19 @@
-//! The clients that a stop or a removal would disconnect, and what is known of them: a client in
-//! the kernel may have a file system mounted, which a disconnection would damage.
+//! The connected clients, and what is known of them: a list, and those that a stop or a removal
+//! would disconnect. A client in the kernel may have a file system mounted, which a disconnection
+//! would damage.
 
-use forebay_api::{ErrorKind, Problem};
-use forebay_runtime::Peer;
-use forebay_runtime::Runtime;
+use super::manager::problem;
+use super::slow;
+use super::vault::utc;
+use forebay_api::{ConnectedClient, ConnectedClients, ErrorKind, Problem, SlowRequests};
+use forebay_control::ClientManager;
+use forebay_frontend_nbd::user_name;
+use forebay_runtime::{Peer, Runtime};
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long clients that have just disconnected may still count as connected.
 const GRACE: Duration = Duration::from_millis(500);
@@ -18,6 +24,61 @@ const NAMED_MAX: usize = 8;
 /// The clients of a volume, or of all, and the number of their connections: the name of the volume,
 /// and the client.
 struct Connected(BTreeMap<(String, String), usize>);
+
+/// The clients of a runtime.
+pub(super) struct ClientsOf(pub(super) Arc<Runtime>);
+
+impl ClientManager for ClientsOf {
+    fn list(&self) -> ConnectedClients {
+        // After a stop, there are none.
+        let clients = forebay_runtime::clients(&self.0).unwrap_or_default();
+        ConnectedClients { clients: clients.into_iter().map(listed).collect() }
+    }
+
+    fn disconnect(&self, id: u64) -> Result<ConnectedClient, Problem> {
+        let clients = forebay_runtime::clients(&self.0).map_err(problem)?;
+        let client = clients.into_iter().find(|client| client.id == id);
+        if let Some(client) = client.filter(|client| matches!(client.peer, Peer::Ublk(_))) {
+            let device = described(Path::new("/"), &client.peer);
+            let message = format!("client {id} is a queue of {device}, whose requests would fail");
+            let remedy = format!("remove the device with `forebay detach {}`", client.volume);
+            return Err(Problem::new(ErrorKind::InUse, message, remedy));
+        }
+        let found = forebay_runtime::disconnect(&self.0, id).map_err(problem)?;
+        let client = listed(found.ok_or_else(|| Problem::unknown_client(id))?);
+        tracing::warn!(id, volume = client.volume, client = client.client, "client disconnected");
+        Ok(client)
+    }
+
+    fn slow_requests(&self, name: Option<&str>) -> Option<SlowRequests> {
+        slow::report(&self.0, name)
+    }
+}
+
+fn listed(client: forebay_runtime::ConnectedClient) -> ConnectedClient {
+    let root = Path::new("/");
+    let joined = SystemTime::now().checked_sub(client.age).unwrap_or(SystemTime::UNIX_EPOCH);
+    let joined = joined.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (process, user, address) = match &client.peer {
+        Peer::Process { id, user } => (Some(*id), Some(*user), None),
+        Peer::Address(address) => (None, None, Some(address.to_string())),
+        Peer::Ublk(_) | Peer::Unknown => (None, None, None),
+    };
+    ConnectedClient {
+        id: client.id,
+        volume: client.volume,
+        client: described(root, &client.peer),
+        address,
+        process,
+        program: process.and_then(|process| program(root, process)),
+        user: user.map(|user| user_name(user).unwrap_or_else(|| user.to_string())),
+        connected_at: utc(joined.as_secs()),
+        tls: client.is_encrypted,
+        requests_in_flight: client.requests as u64,
+        read_bytes: client.read_bytes,
+        written_bytes: client.written_bytes,
+    }
+}
 
 /// Refuses to disconnect the clients of a volume, or of all.
 ///
@@ -51,10 +112,11 @@ pub(super) fn log_connected(runtime: &Runtime, volume: Option<&str>) {
 impl Connected {
     fn find(runtime: &Runtime, volume: Option<&str>) -> Self {
         // After a stop, there are none.
-        let entered = forebay_runtime::clients(runtime).unwrap_or_default();
-        let wanted = entered.into_iter().filter(|(name, _)| volume.is_none_or(|it| it == name));
+        let connected = forebay_runtime::clients(runtime).unwrap_or_default();
+        let entered =
+            connected.into_iter().filter_map(|client| Some((client.volume?, client.peer)));
         let mut clients = BTreeMap::new();
-        for (name, peer) in wanted {
+        for (name, peer) in entered.filter(|(name, _)| volume.is_none_or(|it| it == name)) {
             *clients.entry((name, described(Path::new("/"), &peer))).or_default() += 1;
         }
         Self(clients)
@@ -87,18 +149,21 @@ impl Connected {
 /// A client with what the machine at `root` knows of it.
 fn described(root: &Path, peer: &Peer) -> String {
     let process = match peer {
-        Peer::Process(process) => process,
+        Peer::Process { id, .. } => id,
         Peer::Ublk(device) => return device_in_use(root, &format!("ublkb{device}")),
         Peer::Unknown | Peer::Address(_) => return peer.to_string(),
     };
-    let name = read_to_string(root.join(format!("proc/{process}/comm"))).unwrap_or_default();
-    let name = match name.trim_end() {
-        "" => String::new(),
-        name => format!(" ({name})"),
-    };
+    let name = program(root, *process).map(|name| format!(" ({name})")).unwrap_or_default();
     let devices = kernel_devices(root, *process);
     let devices = devices.iter().map(|device| format!(", {device}")).collect::<String>();
     format!("{peer}{name}{devices}")
+}
+
+/// The name of a process's program, while it runs.
+fn program(root: &Path, process: u32) -> Option<String> {
+    let name = read_to_string(root.join(format!("proc/{process}/comm"))).ok()?;
+    let name = name.trim_end();
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// The devices of the kernel's client that a process has connected, and where they are in use.
@@ -172,13 +237,14 @@ mod tests {
         write("proc/self/mountinfo", mounts);
         write("sys/block/ublkb3/dev", "259:4\n");
         let described = |peer| described(root.path(), &peer);
+        let process = |id| Peer::Process { id, user: 0 };
         assert_eq!(
-            described(Peer::Process(812)),
+            described(process(812)),
             "process 812 (nbd-client), /dev/nbd0 mounted at /srv/my\\040files, used by dm-3"
         );
-        assert_eq!(described(Peer::Process(9)), "process 9, /dev/nbd1 mounted at /mnt");
+        assert_eq!(described(process(9)), "process 9, /dev/nbd1 mounted at /mnt");
         assert_eq!(described(Peer::Ublk(3)), "/dev/ublkb3 mounted at /srv");
-        assert_eq!(described(Peer::Process(7)), "process 7 (qemu-system-x86)");
+        assert_eq!(described(process(7)), "process 7 (qemu-system-x86)");
         assert_eq!(described(Peer::Address("[::1]:10809".into())), "[::1]:10809");
         let clients = (0..10).map(|n| (("v".to_owned(), format!("process {n}")), 1 + n / 9));
         let connected = Connected(clients.collect());

@@ -2,9 +2,10 @@
 
 use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
-use forebay_config::{Listen, TlsMode, TlsSettings};
-use forebay_control::{SocketError, SocketFile, listen_at};
-use forebay_frontend_nbd::{Listener, Tls, TlsSetup};
+use forebay_config::{Listen, SocketAccess, TlsMode, TlsSettings};
+use forebay_control::{SocketError, SocketFile, SocketRights, listen_at};
+use forebay_frontend_nbd::{Listener, Tls, TlsSetup, group_id, user_id};
+use rustix::fs::{Gid, Mode, Uid};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::Path;
@@ -24,8 +25,8 @@ pub(super) struct BoundListener {
 /// Listens at an address. Retries an address that is in use for up to `wait`.
 ///
 /// # Errors
-/// Fails if the address cannot be bound, or if other machines could reach it without encryption and
-/// the operator has not turned TLS off explicitly.
+/// Fails if the address cannot be bound, if its user or group is unknown, or if other machines
+/// could reach it without encryption and the operator has not turned TLS off explicitly.
 pub(super) fn bind(
     address: &Listen,
     settings: &TlsSettings,
@@ -38,9 +39,10 @@ pub(super) fn bind(
         TlsMode::Forced => Tls::Forced,
     };
     match address {
-        Listen::Unix(path) => {
+        Listen::Unix { path, access } => {
+            let rights = rights(address, access)?;
             let is_in_use = |error: &SocketError| matches!(error, SocketError::InUse { .. });
-            let listening = retry_while_in_use(wait, is_in_use, || listen_at(path, None));
+            let listening = retry_while_in_use(wait, is_in_use, || listen_at(path, rights));
             let (socket, file) = listening?;
             let listener = Listener::new(socket.into(), false, policy, tls.cloned());
             Ok(BoundListener { listener, address: address.to_string(), file: Some(file) })
@@ -56,22 +58,51 @@ pub(super) fn bind(
     }
 }
 
-/// Checks an address without binding it: the directory of a Unix socket, the host name, and whether
-/// other machines could reach it without encryption.
+/// Checks an address without binding it: the directory, user and group of a Unix socket, the host
+/// name, and whether other machines could reach it without encryption. The directory may be missing
+/// if the start creates it, as it does `state`.
 ///
 /// # Errors
 /// As [`bind`].
-pub(super) fn check(address: &Listen, settings: &TlsSettings) -> anyhow::Result<()> {
+pub(super) fn check(address: &Listen, settings: &TlsSettings, state: &Path) -> anyhow::Result<()> {
     match address {
-        Listen::Unix(path) if !has_directory(path) => Err(with_remedy(
-            anyhow!("the directory of the socket {} does not exist", path.display()),
-            "create it, or choose another path",
-        )),
-        Listen::Unix(_) => Ok(()),
+        Listen::Unix { path, .. } if path.parent() != Some(state) && !has_directory(path) => {
+            Err(with_remedy(
+                anyhow!("the directory of the socket {} does not exist", path.display()),
+                "create it, or choose another path",
+            ))
+        }
+        Listen::Unix { access, .. } => rights(address, access).map(drop),
         Listen::Tcp { host, port } => {
             let first = resolve(host, *port)?.first().map(SocketAddr::ip);
             first.map_or(Ok(()), |ip| check_encryption(address, ip, settings))
         }
+    }
+}
+
+/// The rights of a Unix socket, with the numbers of its user and group.
+fn rights(address: &Listen, access: &SocketAccess) -> anyhow::Result<SocketRights> {
+    Ok(SocketRights {
+        mode: access.effective_mode().map(Mode::from_raw_mode),
+        owner: account(address, "user", access.owner.as_deref(), user_id)?.map(Uid::from_raw),
+        group: account(address, "group", access.group.as_deref(), group_id)?.map(Gid::from_raw),
+    })
+}
+
+/// The number of a user or group of a socket's address.
+fn account(
+    address: &Listen,
+    kind: &str,
+    name: Option<&str>,
+    find: fn(&str) -> io::Result<Option<u32>>,
+) -> anyhow::Result<Option<u32>> {
+    let Some(name) = name else { return Ok(None) };
+    match find(name).with_context(|| format!("{address}: cannot look up the {kind} '{name}'"))? {
+        None => Err(with_remedy(
+            anyhow!("{address}: there is no {kind} '{name}'"),
+            format!("create the {kind}, or name another one"),
+        )),
+        number => Ok(number),
     }
 }
 

@@ -14,6 +14,7 @@ use super::battery::Batteries;
 use super::calibrations::Calibrations;
 use super::changes::{log_frozen, reporter};
 use super::claims::{Claim, Claims};
+use super::clients::{self, ClientsOf};
 use super::division::division;
 use super::journals::Journals;
 use super::listen::{self, BoundListener};
@@ -26,16 +27,16 @@ use super::sizing::Sizing;
 use super::statistics::{self, Observer};
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
-use super::{clients, report, slow, trace, vault};
+use super::{report, trace, vault};
 use crate::alerts::alerts;
 use crate::report::{problem as problem_of, problem_of_kind};
 use forebay_api::{
     DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, ServeDevice,
-    ServedDevice, SlowRequests, Status, TraceRequest, TraceSummary, VolumeStatus,
+    ServedDevice, Status, TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_config::{CacheRatio, Config, Listen, ServerChange, VolumeChange, VolumeSpec};
 use forebay_control::{
-    AnalysisManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile,
+    AnalysisManager, ClientManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile,
     StatisticsManager, TraceSink,
 };
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
@@ -84,6 +85,7 @@ pub(super) struct Daemon {
     statistics: Arc<Observer>,
     /// The analysis of the benefit.
     analyzer: Arc<Analyzer>,
+    clients: ClientsOf,
     /// The program that an upgrade starts; `None` without a keeper or a descriptor store.
     successor: Option<Successor>,
     /// The program of an upgrade exited before it served.
@@ -122,6 +124,7 @@ impl Daemon {
         let background = Background::new(Arc::clone(&runtime), config.background);
         let saves = Saves::new(Arc::clone(&runtime));
         let analyzer = Arc::new(Analyzer::open(&config.state, &runtime));
+        let clients = ClientsOf(Arc::clone(&runtime));
         let state = DaemonState {
             config,
             volumes: Vec::new(),
@@ -147,6 +150,7 @@ impl Daemon {
             calibrations,
             statistics,
             analyzer,
+            clients,
             in_use_wait: Duration::ZERO,
             stopped: Notify::new(),
             successor: None,
@@ -260,7 +264,7 @@ impl Daemon {
     pub(super) fn listen_again(&self) -> anyhow::Result<()> {
         let addresses = self.state().config.nbd.clone();
         for address in addresses {
-            if let Listen::Unix(path) = &address
+            if let Listen::Unix { path, .. } = &address
                 && path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
             {
                 self.accept(self.bind(&address)?);
@@ -568,8 +572,8 @@ impl Manager for Daemon {
         vault::drill(vault.as_ref(), &volumes, power.as_ref(), pool_bytes, &state_dir)
     }
 
-    fn slow_requests(&self, name: Option<&str>) -> Option<SlowRequests> {
-        slow::report(&self.runtime, name)
+    fn clients(&self) -> &dyn ClientManager {
+        &self.clients
     }
 
     fn record_trace(

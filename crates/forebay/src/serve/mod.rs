@@ -117,6 +117,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         daemon.set_dashboard(dashboard.keys());
     }
     let daemon = Arc::new(daemon);
+    let extend = Arc::new(kept.progress().context("cannot duplicate the keeper's socket")?);
     let mut keeper_socket = kept.take_socket().context("cannot set up the keeper's socket")?;
     let control_servers =
         Arc::new(ControlServers::new(tokio.handle().clone(), Arc::clone(&daemon) as _));
@@ -139,10 +140,10 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     if let Some((dashboard, link)) = dashboard {
         control_servers.serve_dashboard(dashboard, link);
     }
-    let end = tokio.block_on(wait_for_stop(&daemon, async || signals.next().await, keeper_socket));
+    let next_signal = async || signals.next().await;
+    let end = tokio.block_on(wait_for_stop(&daemon, next_signal, keeper_socket, extend));
     // Before the control servers end, as it may start another one.
-    drop(presence);
-    drop(watchers);
+    drop((presence, watchers));
     tokio.block_on(control_servers.end());
     drop(entered);
     // Does not wait for commands: one that opens a hanging disk may never return.

@@ -35,7 +35,7 @@ impl StartProgress {
     /// Fails if the system refuses a descriptor or a thread.
     pub(super) fn observe(link: &KeeperLink) -> anyhow::Result<Self> {
         let failed = "cannot start the thread that reports the progress of the start";
-        let mut notify = link.progress().context(failed)?;
+        let notify = link.progress().context(failed)?;
         let runtime = Arc::new(OnceLock::<Arc<Runtime>>::new());
         let observed = Arc::clone(&runtime);
         let mut before = Counts::default();

@@ -18,7 +18,8 @@ use tokio::task::{JoinError, JoinSet};
 /// Time between two looks whether the machine is shutting down, while a disk prevents a stop that a
 /// signal has requested.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// Time between two lines in the log about the progress of a stop.
+/// Time between two lines in the log about the progress of a stop, each of which also extends its
+/// timeout: a fraction of [`keeper::systemd::EXTENSION`].
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The daemon, as signals control it. Reload and stop may block, and run on threads of their own.
@@ -65,11 +66,15 @@ impl Signalled for Daemon {
     }
 }
 
+/// Tells the service manager to wait longer for a stop.
+pub(super) type Extend = Arc<dyn Fn() + Send + Sync>;
+
 /// Handles signals until one, or a client of the control server, has stopped the daemon.
 pub(super) async fn wait_for_stop<D: Signalled>(
     daemon: &Arc<D>,
     mut next_signal: impl AsyncFnMut() -> Signal,
     mut keeper_socket: Option<UnixStream>,
+    extend: Extend,
 ) -> End {
     // A stop does not wait for a reload, which may open a disk that hangs.
     let (mut reload, mut stop, mut leave) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
@@ -84,8 +89,9 @@ pub(super) async fn wait_for_stop<D: Signalled>(
         if is_stop_due && stop.is_empty() {
             is_stop_due = false;
             tracing::info!("flushing dirty data before shutdown");
-            let daemon = Arc::clone(daemon);
-            stop.spawn_blocking(move || daemon.stop_for_signal(&log_progress()));
+            let (daemon, extend) = (Arc::clone(daemon), Arc::clone(&extend));
+            let progress = report_progress(PROGRESS_INTERVAL, extend);
+            stop.spawn_blocking(move || daemon.stop_for_signal(&progress));
         }
         tokio::select! {
             biased;
@@ -130,14 +136,19 @@ fn outcome(ended: Result<Result<(), Problem>, JoinError>) -> Result<(), String> 
     ended.map_err(|panic| panic.to_string())?.map_err(|problem| sentence_of(&problem))
 }
 
-/// Logs progress at intervals.
-fn log_progress() -> impl Fn(Progress) + Send + Sync {
-    let logged_at = Mutex::new(None::<Instant>);
+/// Logs progress at intervals, and extends the time for the stop if there was some since the last
+/// line: a stop that waits for a disk that hangs ends with the service manager's timeout.
+fn report_progress(interval: Duration, extend: Extend) -> impl Fn(Progress) + Send + Sync {
+    let reported = Mutex::new(None::<(Instant, u64)>);
     move |progress| {
-        let mut logged_at = logged_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged_at.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL) {
-            *logged_at = Some(Instant::now());
-            tracing::info!(left = %Size(progress.dirty_bytes_left), "flushing dirty data");
+        let left = progress.dirty_bytes_left;
+        let mut reported = reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.is_none_or(|(at, _)| at.elapsed() >= interval) {
+            if reported.is_some_and(|(_, before)| before != left) {
+                extend();
+            }
+            *reported = Some((Instant::now(), left));
+            tracing::info!(left = %Size(left), "flushing dirty data");
         }
     }
 }
@@ -230,9 +241,24 @@ mod tests {
             Script { signals: signals.clone(), begun, reloads, stops, keeper },
         );
         let next_signal = async || incoming.recv().await.unwrap();
-        let (end, ()) = tokio::join!(wait_for_stop(&daemon, next_signal, Some(server)), script);
+        let waiting = wait_for_stop(&daemon, next_signal, Some(server), Arc::new(|| ()));
+        let (end, ()) = tokio::join!(waiting, script);
         drop(signals);
         end
+    }
+
+    #[test]
+    fn a_stop_is_given_more_time_only_while_its_flush_advances() {
+        let (sender, extended) = channel();
+        let report = report_progress(Duration::ZERO, Arc::new(move || sender.send(()).unwrap()));
+        for (left, extends) in [(10, false), (10, false), (8, true), (8, false), (0, true)] {
+            report(Progress { dirty_bytes_left: left, ..Progress::default() });
+            assert_eq!(extended.try_recv().is_ok(), extends, "{left}");
+        }
+        let rarely = report_progress(Duration::MAX, Arc::new(|| unreachable!("too early")));
+        for left in [10, 8] {
+            rarely(Progress { dirty_bytes_left: left, ..Progress::default() });
+        }
     }
 
     fn refused() -> Option<Outcome> {

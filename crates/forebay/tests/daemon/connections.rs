@@ -1,10 +1,10 @@
 //! Many idle clients, silent clients, and clients beyond the limit on descriptors.
 
 use crate::common::client::{Client, PATIENCE, config, connect};
-use crate::common::raw::{client_flags, enter, greeting, option};
+use crate::common::raw::{client_flags, enter, greeting, option, request};
 use crate::common::wait_until;
-use crate::process::{Daemon, make_file};
-use forebay_nbd::proto::{GREETING_BYTES, option::EXPORT_NAME};
+use crate::process::{Daemon, make_file, run_forebay};
+use forebay_nbd::proto::{GREETING_BYTES, command, option::EXPORT_NAME};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -27,6 +27,63 @@ fn raise_descriptors() -> (u64, MutexGuard<'static, ()>) {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     (maximum.unwrap_or(u64::MAX), guard)
+}
+
+/// The connected clients, as JSON.
+fn listed(directory: &Path) -> Vec<serde_json::Value> {
+    let (code, text) = run_forebay(directory, &["clients", "--json"]);
+    assert_eq!(code, Some(0), "{text}");
+    let list: serde_json::Value = serde_json::from_str(&text).unwrap();
+    list["clients"].as_array().unwrap().clone()
+}
+
+#[test]
+fn clients_are_listed_and_one_that_hangs_is_disconnected() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = ["disk=memory:64MiB".to_owned()];
+    let daemon = Daemon::start(directory.path(), "epoll", "64MiB", &volumes);
+    let mut busy = daemon.client("disk");
+    busy.write(0, &[1; 4096]).unwrap();
+    busy.read(0, 8192).unwrap();
+    // One that does not fetch its replies, and one that never chooses a volume.
+    let mut hung = connect(&daemon.socket);
+    enter(&mut hung, "disk");
+    for cookie in 0..64 {
+        hung.write_all(&request(command::READ, 0, cookie, 0, 1 << 20)).unwrap();
+    }
+    let mut silent = connect(&daemon.socket);
+    greeting(&mut silent);
+    let find =
+        |of: &dyn Fn(&serde_json::Value) -> bool| listed(directory.path()).into_iter().find(of);
+    wait_until("the hung client has been answered in part", PATIENCE, || {
+        find(&|client| client["read_bytes"].as_u64() >= Some(1 << 20)).is_some()
+    });
+    let first = find(&|client| client["written_bytes"] == 4096).unwrap();
+    assert_eq!((&first["volume"], &first["read_bytes"]), (&"disk".into(), &8192.into()));
+    assert_eq!((&first["process"], &first["tls"]), (&std::process::id().into(), &false.into()));
+    let connected_at = first["connected_at"].as_str().unwrap();
+    assert!(connected_at.starts_with("20") && connected_at.ends_with('Z'), "{connected_at}");
+    wait_until("the silent client is listed", PATIENCE, || {
+        find(&|client| client["volume"].is_null()).is_some()
+    });
+    let (_, table) = run_forebay(directory.path(), &["clients"]);
+    assert_eq!(table.lines().count(), 4, "{table}");
+    let stalled = find(&|client| client["read_bytes"].as_u64() >= Some(1 << 20)).unwrap();
+    let number = stalled["id"].as_u64();
+    let id = number.unwrap().to_string();
+    let (code, text) = run_forebay(directory.path(), &["clients", "disconnect", &id]);
+    let said = format!("client {id} of 'disk' is disconnected: process {}", std::process::id());
+    assert!(code == Some(0) && text.starts_with(&said), "{text}");
+    wait_until("it is gone", PATIENCE, || {
+        find(&|client| client["id"].as_u64() == number).is_none()
+    });
+    // The other end has what was sent before, and then nothing more.
+    let _ = hung.read_to_end(&mut Vec::new());
+    assert_eq!(busy.read(0, 512), Ok(vec![1; 512]), "the others continue");
+    let (code, text) = run_forebay(directory.path(), &["clients", "disconnect", &id]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains(&format!("no client {id} is connected")), "{text}");
+    daemon.stop();
 }
 
 fn ten_thousand_idle_clients(io: &str) {

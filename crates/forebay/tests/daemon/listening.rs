@@ -39,6 +39,26 @@ fn without_tls_a_loopback_address_is_served_and_any_address_with_tls_off() {
     }
 }
 
+#[test]
+fn a_unix_socket_has_the_mode_and_group_that_are_set() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("guests.sock");
+    // A group that this user may give a file to, by its number.
+    let group = std::fs::metadata(directory.path()).unwrap().gid();
+    let address = format!("unix:{},mode=0666,group={group}", path.display());
+    let volumes = ["disk=memory:1MiB".to_owned()];
+    let arguments = ["--nbd", &*address];
+    let daemon = Daemon::start_with(directory.path(), "epoll", "64MiB", &volumes, &arguments);
+    wait_until("the socket is served", PATIENCE, || is_served(&path));
+    let found = std::fs::symlink_metadata(&path).unwrap();
+    assert_eq!((found.mode() & 0o7777, found.gid()), (0o666, group));
+    let listeners = daemon.status()["listeners"].to_string();
+    assert!(listeners.contains(&address), "{listeners}");
+    assert_eq!(Client::new(&path, "disk").read(0, 512), Ok(vec![0; 512]));
+    daemon.stop();
+    assert!(!path.exists());
+}
+
 /// Starts a daemon while a path and a port are in use, releases them after `held`, and waits until
 /// they are served.
 fn start_while_in_use(directory: &Path, held: Duration) {

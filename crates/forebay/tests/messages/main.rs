@@ -60,6 +60,8 @@ fn command_line_errors() {
         &["monitor"],
         &["freeze"],
         &["list"],
+        &["clients", "disconnect"],
+        &["clients", "disconnect", "db"],
         &["attach", "disk"],
         &["resize", "disk"],
         &["volume", "rename", "a", "b"],
@@ -124,6 +126,11 @@ fn command_line_errors() {
         &["serve", "--io", "kqueue"],
         &["serve", "--nbd", "tcp:x"],
         &["serve", "--nbd", "udp:x:1"],
+        &["serve", "--nbd", "tcp:[::1]:0,mode=0660"],
+        &["serve", "--nbd", "unix:s,mode=0668"],
+        &["serve", "--nbd", "unix:s,mode=1660"],
+        &["serve", "--nbd", "unix:s,user=qemu"],
+        &["serve", "--nbd", "unix:s,group=kvm,group=disk"],
         &["serve", "--metrics", "9101"],
         &["serve", "--metrics", "0.0.0.0:9101"],
         &["serve", "--tls", "forced"],
@@ -249,6 +256,11 @@ fn device_errors() {
     page += &run(path, &[&serve[..], &["disk.img", "--vault", "text"]].concat());
     page += &run(path, &[&serve[..], &["--check", "none.img"]].concat());
     page += &run(path, &[&serve[..], &["--check", "disk.img", "--nbd", "unix:none/s"]].concat());
+    for account in ["owner", "group"] {
+        let address = format!("unix:s,{account}=no-such-account");
+        page += &run(path, &[&serve[..], &["disk.img", "--nbd", &address]].concat());
+        page += &run(path, &[&serve[..], &["--check", "disk.img", "--nbd", &address]].concat());
+    }
     compare("devices.txt", &page);
 }
 
@@ -293,6 +305,7 @@ fn api_errors() {
     }
     note("GET /v1/volumes/nix", client.volume("nix").unwrap_err());
     note("POST /v1/volumes/broken/flush", client.flush_volume("broken", |_| ()).unwrap_err());
+    note("DELETE /v1/clients/9", client.disconnect_client(9).unwrap_err());
     note("POST /v1/stop", client.stop(false, |_| ()).unwrap_err());
     drop(end);
     serving.join().unwrap();

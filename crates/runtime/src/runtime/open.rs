@@ -44,6 +44,7 @@ pub(super) fn shared(
         timeouts,
         budget: Budget::new(plan.request_bytes, plan.lane_bytes, plan.payload_bytes),
         connections: AtomicU64::new(0),
+        clients_joined: AtomicU64::new(0),
         descriptors: Descriptors::read(),
         worker_connections: workers.map(|_| AtomicU64::new(0)).collect(),
         stopping: AtomicBool::new(false),

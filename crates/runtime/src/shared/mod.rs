@@ -12,6 +12,7 @@ pub(crate) use inbox::{Inbox, Message};
 pub use recorder::{Recorded, Served};
 pub(crate) use recorder::{Recorder, Ring};
 pub(crate) use shards::Shards;
+pub use tasks::ConnectedClient;
 pub(crate) use tasks::{OnDone, Outstanding, Tasks};
 pub use timeouts::Timeouts;
 pub use volume::{
@@ -81,6 +82,8 @@ pub(crate) struct Shared {
     /// The memory limit of requests.
     pub budget: Budget,
     pub connections: AtomicU64,
+    /// Clients that have connected so far, which gives each its number in lists.
+    pub clients_joined: AtomicU64,
     /// Connections by worker.
     pub worker_connections: Vec<AtomicU64>,
     /// The file descriptors that clients may use.

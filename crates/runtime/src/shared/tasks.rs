@@ -1,11 +1,29 @@
 //! The operations that other threads run on a worker, as tasks in its inbox.
 
-use super::{Recorder, Shared, Volume, WaitingRequests};
+use super::{Recorder, Shared, WaitingRequests};
 use forebay_engine::PreloadKind;
 use forebay_frontend::Peer;
 use forebay_types::{ByteRange, Granule, IoResult, VolumeId};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// A client of any front end, as it is listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectedClient {
+    /// Identifies it among all clients of this process, and is not reused.
+    pub id: u64,
+    /// The name of the volume that it has entered; none during its handshake.
+    pub volume: Option<String>,
+    pub peer: Peer,
+    pub is_encrypted: bool,
+    /// The time since it has connected.
+    pub age: Duration,
+    /// Requests in flight.
+    pub requests: usize,
+    /// Bytes that it has read successfully.
+    pub read_bytes: u64,
+    /// Bytes that it has written successfully.
+    pub written_bytes: u64,
+}
 
 /// The connections, requests and I/Os of a volume, or of all that were not given up, that have not
 /// ended.
@@ -77,8 +95,12 @@ pub(crate) trait Tasks {
     /// Reports to the volumes what clients needed since the last report.
     fn report_needs(&mut self);
 
-    /// The volumes that clients of this worker have entered, each with the client's peer.
-    fn entered(&self) -> Vec<(Arc<Volume>, Peer)>;
+    /// The clients of this worker.
+    fn clients(&self) -> Vec<ConnectedClient>;
+
+    /// Disconnects one client without waiting for its requests, and returns what it was; `None` if
+    /// it is not one of this worker.
+    fn disconnect(&mut self, id: u64) -> Option<ConnectedClient>;
 
     /// Drains the clients of a volume, or all: answers their requests, then disconnects them.
     fn drain_clients(&mut self, volume: Option<VolumeId>);

@@ -2,12 +2,13 @@
 
 use super::{Token, Worker};
 use crate::platform::reactor::Reactor;
-use crate::shared::{OnDone, Outstanding, Recorder, Shared, Tasks, Volume, WaitingRequests};
+use crate::shared::{
+    ConnectedClient, OnDone, Outstanding, Recorder, Shared, Tasks, WaitingRequests,
+};
 use forebay_engine::PreloadKind;
-use forebay_frontend::{FrontEnd, Peer};
+use forebay_frontend::FrontEnd;
 use forebay_types::{ByteRange, Granule, IoError, VolumeId};
 use forebay_volume::{Payload, Request, RequestKind};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -83,8 +84,15 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         self.host.report_needs();
     }
 
-    fn entered(&self) -> Vec<(Arc<Volume>, Peer)> {
-        self.host.clients.entered()
+    fn clients(&self) -> Vec<ConnectedClient> {
+        self.host.clients.list().map(|(_, client)| client).collect()
+    }
+
+    fn disconnect(&mut self, id: u64) -> Option<ConnectedClient> {
+        let (client, listed) = self.host.clients.list().find(|(_, client)| client.id == id)?;
+        let (front, mut context) = self.parts();
+        front.drop_client(&mut context, client);
+        Some(listed)
     }
 
     fn drain_clients(&mut self, volume: Option<VolumeId>) {

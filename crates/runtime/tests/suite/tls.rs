@@ -186,6 +186,15 @@ fn data_goes_through_both_versions_of_tls(engine: Engine) {
     }
     let mut plain = server.client("disk");
     assert_eq!(plain.read(512, 1 << 10).unwrap()[..2], [0, 1], "the same volume in plain text");
+    let encrypted = enter(
+        connect(&socket),
+        &authority.client_of(&[&rustls::version::TLS13], None),
+        &config("disk"),
+    );
+    let listed = forebay_runtime::clients(&server.runtime).unwrap();
+    // The clients of the loop may not have left yet.
+    let last: Vec<_> = listed.iter().rev().take(2).map(|client| client.is_encrypted).collect();
+    assert!(encrypted.is_ok() && last == [true, false], "{listed:?}");
 }
 
 fn a_forced_listener_answers_nothing_in_plain_text(engine: Engine) {

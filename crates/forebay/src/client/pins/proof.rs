@@ -36,7 +36,7 @@ pub(super) fn open_volume(listeners: &[String], name: &str) -> anyhow::Result<Nb
     let mut failure = anyhow!("the server has no listener");
     for listener in listeners {
         let address = match listener.parse() {
-            Ok(Listen::Unix(path)) => NbdAddress::Unix { path },
+            Ok(Listen::Unix { path, .. }) => NbdAddress::Unix { path },
             Ok(Listen::Tcp { host, port }) => NbdAddress::Tcp { host, port },
             Err(error) => {
                 failure = error.into();

@@ -414,11 +414,14 @@ impl<R: Reactor> Clients for Context<'_, R> {
         self.uncount_client();
     }
 
-    fn join(&mut self) -> ClientId {
-        self.host.clients.insert()
+    fn join(&mut self, peer: &Peer) -> ClientId {
+        let WorkerHost { shared, clients, .. } = &mut *self.host;
+        let id = shared.clients_joined.fetch_add(1, Ordering::Relaxed) + 1;
+        let (peer, joined) = (peer.clone(), Some(Instant::now()));
+        clients.insert(Client { id, peer, joined, ..Client::default() })
     }
 
-    fn enter(&mut self, client: ClientId, volume: VolumeId, peer: &Peer) -> bool {
+    fn enter(&mut self, client: ClientId, volume: VolumeId, is_encrypted: bool) -> bool {
         let Some(client) = self.host.clients.get_mut(client) else { return false };
         let Some(volume) = self.host.shared.volume(volume) else { return false };
         if client.volume.is_some() || volume.is_closed.load(Ordering::Relaxed) {
@@ -426,7 +429,7 @@ impl<R: Reactor> Clients for Context<'_, R> {
         }
         volume.connections.fetch_add(1, Ordering::Relaxed);
         client.volume = Some(volume);
-        client.peer = peer.clone();
+        client.is_encrypted = is_encrypted;
         true
     }
 

@@ -18,7 +18,7 @@ pub(crate) use in_flight::{InFlight, Ticket};
 pub(crate) use waiting::waiting;
 
 use crate::budget::{Queue, Waiter};
-use crate::shared::{Shared, Volume};
+use crate::shared::{ConnectedClient, Shared, Volume};
 use forebay_engine::LineHits;
 use forebay_frontend::{ClientId, ClientRequest, Memory, Peer};
 use forebay_types::limits::CONNECTION_REQUESTS_MAX;
@@ -54,8 +54,14 @@ pub(crate) type Deliveries = CompletionBatch<Ticket, Memory>;
 struct Client {
     /// The volume that it has entered.
     volume: Option<Arc<Volume>>,
-    /// The other end of its connection, once it has entered a volume.
+    /// What identifies it in lists.
+    id: u64,
+    /// The other end of its connection.
     peer: Peer,
+    joined: Option<Instant>,
+    is_encrypted: bool,
+    /// Bytes that it has read and written successfully.
+    done_bytes: [u64; 2],
     /// Requests and extent queries in flight.
     requests: usize,
     /// Bytes of the requests in flight.
@@ -81,6 +87,28 @@ impl Client {
         self.requests = requests.expect("a request is answered once");
         let left = self.bytes.checked_sub(bytes);
         self.bytes = left.expect("an answered request was counted with its bytes");
+    }
+
+    /// Counts the bytes of a successful request.
+    fn count_done(&mut self, request: &ClientRequest) {
+        match request.kind {
+            RequestKind::Read => self.done_bytes[0] += request.range.len,
+            RequestKind::Write { .. } => self.done_bytes[1] += request.range.len,
+            _ => {}
+        }
+    }
+
+    fn listed(&self) -> ConnectedClient {
+        ConnectedClient {
+            id: self.id,
+            volume: self.volume.as_ref().map(|volume| volume.name.clone()),
+            peer: self.peer.clone(),
+            is_encrypted: self.is_encrypted,
+            age: self.joined.map(|joined| joined.elapsed()).unwrap_or_default(),
+            requests: self.requests,
+            read_bytes: self.done_bytes[0],
+            written_bytes: self.done_bytes[1],
+        }
     }
 
     /// Queues it for a quota, or records that it no longer waits.
@@ -126,14 +154,14 @@ pub(crate) struct ClientTable {
 }
 
 impl ClientTable {
-    fn insert(&mut self) -> ClientId {
+    fn insert(&mut self, client: Client) -> ClientId {
         let number = self.free.pop().unwrap_or_else(|| {
             self.places.push((0, None));
             (self.places.len() - 1) as u32
         });
         let (generation, place) = &mut self.places[number as usize];
         assert!(place.is_none(), "a free number has no client");
-        *place = Some(Client::default());
+        *place = Some(client);
         self.len += 1;
         ClientId { number, generation: *generation }
     }
@@ -177,12 +205,12 @@ impl ClientTable {
         clients.collect()
     }
 
-    /// The volumes that clients have entered, each with the client's peer.
-    pub(crate) fn entered(&self) -> Vec<(Arc<Volume>, Peer)> {
-        let clients = self.places.iter().filter_map(|(_, client)| client.as_ref());
-        let entered = clients
-            .filter_map(|client| Some((Arc::clone(client.volume.as_ref()?), client.peer.clone())));
-        entered.collect()
+    /// All clients, as they are listed.
+    pub(crate) fn list(&self) -> impl Iterator<Item = (ClientId, ConnectedClient)> {
+        self.places.iter().zip(0..).filter_map(|((generation, client), number)| {
+            let id = ClientId { number, generation: *generation };
+            Some((id, client.as_ref()?.listed()))
+        })
     }
 
     /// Whether a client is queued for memory.
@@ -209,6 +237,9 @@ impl ClientTable {
         if let Some(class) = tally::count(volume, worker, submitted, result, line_hits) {
             let compared = tally::compared(volume, submitted, result, line_hits);
             self.tallies.add(volume, (class, compared), submitted.arrived, is_judged);
+        }
+        if result.is_ok() {
+            client.count_done(request);
         }
         Some(result)
     }

@@ -104,8 +104,8 @@ impl Direct {
     fn client<C: WorkerContext>(&mut self, cx: &mut C, at: usize) -> &mut DirectClient {
         while self.clients.len() <= at {
             assert_eq!(cx.accept(None), Some(0), "there is one worker");
-            let id = cx.join();
-            assert!(cx.enter(id, VolumeId(0), &Peer::Unknown));
+            let id = cx.join(&Peer::Unknown);
+            assert!(cx.enter(id, VolumeId(0), false));
             self.clients.push(DirectClient { id, holds: false, held: 0 });
         }
         &mut self.clients[at]
