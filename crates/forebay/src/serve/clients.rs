@@ -41,7 +41,10 @@ impl ClientManager for ClientsOf {
         if let Some(client) = client.filter(|client| matches!(client.peer, Peer::Ublk(_))) {
             let device = described(Path::new("/"), &client.peer);
             let message = format!("client {id} is a queue of {device}, whose requests would fail");
-            let remedy = format!("remove the device with `forebay detach {}`", client.volume);
+            let remedy = format!(
+                "remove the device with `forebay detach {}`",
+                client.volume.unwrap_or_default()
+            );
             return Err(Problem::new(ErrorKind::InUse, message, remedy));
         }
         let found = forebay_runtime::disconnect(&self.0, id).map_err(problem)?;
