@@ -87,8 +87,29 @@ main=$(show MainPID)
 serves first
 [[ $(stat -c %U "/proc/$(server)") == forebay ]]
 [[ $(stat -L -c '%U %G %a' "$state/nbd.sock") == 'forebay disk 660' ]]
-grep -q '^CapEff:\s*0*$' "/proc/$(server)/status"
-say "runs as its own user, without capabilities"
+# CAP_SYS_RESOURCE.
+grep -q '^CapEff:\s*0*1000000$' "/proc/$(server)/status"
+say "runs as its own user, with one capability"
+
+within 120 "mounted at boot" mountpoint -q /srv
+[[ $(findmnt -no SOURCE /srv) == /dev/ublkb* ]]
+forebay devices | grep -q 'mounted.*live'
+# write: files on the block device, until there is /tmp/stop. An error ends it.
+write() {
+  local number=0
+  while [[ ! -e /tmp/stop ]]; do
+    number=$((number + 1))
+    head -c 100000 /dev/urandom >/tmp/source
+    cp /tmp/source /srv/file && sync /srv/file && cmp /tmp/source /srv/file || return 1
+    echo "$number" >/tmp/written
+    sleep 0.1
+  done
+}
+write &
+writer=$!
+# has_written_more COUNT: more than so many files.
+has_written_more() { (($(cat /tmp/written 2>/dev/null || echo 0) > $1)); }
+within 120 "files are written" has_written_more 3
 
 cat >>/etc/forebay.toml <<'TOML'
 
@@ -116,10 +137,25 @@ systemctl is-active forebay
 serves second
 say "restarted"
 
+within 120 "files are still written" has_written_more "$(cat /tmp/written)"
+
 systemctl stop forebay
 [[ $(systemctl is-active forebay) == inactive && $(show Result) == success ]]
 [[ $(show TasksCurrent) != [1-9]* ]]
 say "stopped"
+
+written=$(cat /tmp/written)
+sleep 3
+kill -0 "$writer"
+forebay devices | grep -q 'mounted.*waiting'
+systemctl start forebay
+within 120 "files are written again" has_written_more "$((written + 3))"
+touch /tmp/stop
+wait "$writer"
+systemctl stop srv.mount forebay-attach@mounted
+[[ ! -e /dev/forebay/mounted ]]
+if dmesg | grep -E 'I/O error|Remounting'; then exit 1; fi
+say "unmounted and detached"
 
 # systemd says so when it ignores a notification.
 if journalctl -b --no-pager | grep "reception only permitted"; then exit 1; fi

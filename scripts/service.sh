@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Boots Debian 12 with its systemd 252, or another release, under QEMU, with the unit of
 # contrib/systemd installed: the boot must not wait for it, and it is started, reloaded, upgraded,
-# killed, restarted and stopped there, as its own user and with two disks of the guest.
+# killed, restarted and stopped there, as its own user and with disks of the guest. Meanwhile a file
+# system on a block device of one of them, mounted at boot, is written.
 #
 #   scripts/service.sh
 #
@@ -49,6 +50,8 @@ install_service() {
   install_file contrib/systemd/forebay.service "$units/forebay.service"
   install_file contrib/systemd/forebay.sysusers "$system/tree/etc/sysusers.d/forebay.conf"
   install_file contrib/systemd/forebay.tmpfiles "$system/tree/etc/tmpfiles.d/forebay.conf"
+  install_file contrib/systemd/forebay-attach@.service "$units/forebay-attach@.service"
+  install_file contrib/systemd/forebay.rules "$system/tree/etc/udev/rules.d/60-forebay.rules"
   systemd-sysusers --root="$system/tree" 2>/dev/null || chroot "$system/tree" systemd-sysusers
   cat >"$units/service-test.service" <<'UNIT'
 [Unit]
@@ -70,9 +73,16 @@ nbd = ["unix:/run/forebay/nbd.sock,mode=0660,group=disk"]
 [[volume]]
 name = "first"
 backing = "/dev/vdb"
+
+[[volume]]
+name = "mounted"
+backing = "/dev/vdd"
 TOML
+  local options=_netdev,x-systemd.requires=forebay-attach@mounted.service
+  echo "/dev/forebay/mounted /srv ext4 $options 0 0" >"$system/tree/etc/fstab"
   mkdir -p "$units/multi-user.target.wants"
   ln -sf ../forebay.service ../service-test.service "$units/multi-user.target.wants/"
+  ln -sf ../forebay-attach@.service "$units/multi-user.target.wants/forebay-attach@mounted.service"
   # A login on the console would be in the way of the test's lines.
   ln -sf /dev/null "$units/serial-getty@ttyS0.service"
 }
@@ -81,9 +91,10 @@ TOML
 pack() {
   say "packing the guest"
   mkfs.ext4 -q -d "$system/tree" "$dir/root.img" 1500M
-  truncate -s 64M "$dir/first.img" "$dir/second.img"
+  truncate -s 64M "$dir/first.img" "$dir/second.img" "$dir/mounted.img"
+  mkfs.ext4 -q "$dir/mounted.img"
   begin_guest scripts/service-init.sh
-  add_modules crc32c_generic virtio_pci virtio_blk ext4
+  add_modules crc32c_generic virtio_pci virtio_blk ext4 ublk_drv
   end_guest
 }
 
@@ -95,6 +106,7 @@ boot() {
     -drive "file=$dir/root.img,format=raw,if=virtio" \
     -drive "file=$dir/first.img,format=raw,if=virtio" \
     -drive "file=$dir/second.img,format=raw,if=virtio" \
+    -drive "file=$dir/mounted.img,format=raw,if=virtio" \
     -append "$kernel_options systemd.show_status=no" </dev/null 2>&1 |
     tr -d '\r' | tee "$dir/console"
 }

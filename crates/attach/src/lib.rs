@@ -162,9 +162,7 @@ fn attach_in_background(arguments: &AttachArguments, socket: &Path) -> anyhow::R
     let mut process = command.spawn().context("cannot start a process in the background")?;
     let until = std::time::Instant::now() + BACKGROUND_TIME;
     loop {
-        if let Some(attached) = record::find(volume)?
-            && std::fs::read_link(attached.link()).is_ok_and(|device| device == attached.device())
-        {
+        if let Some(attached) = record::find(volume)?.filter(AttachedVolume::has_link) {
             let (link, device) = (attached.link(), attached.device());
             return print(&format!("{} is {}\n", link.display(), device.display()));
         }
@@ -232,6 +230,22 @@ struct ShownDevice<'a> {
     watched: bool,
     /// The process that serves it.
     pid: Option<i32>,
+}
+
+/// Prints the name of the volume whose block device has this name of the kernel, for udev.
+///
+/// # Errors
+/// When it is the device of no volume.
+pub fn name_of(device: &str) -> anyhow::Result<()> {
+    let path = Path::new("/dev").join(device);
+    let all = record::all()?.into_iter();
+    match all.map(|(attached, _)| attached).find(|attached| attached.device() == path) {
+        Some(attached) => print(&format!("{}\n", attached.volume)),
+        None => Err(with_remedy(
+            Error::msg(format!("no volume has the device {device}")),
+            "see `forebay devices`",
+        )),
+    }
 }
 
 /// Prints the attached volumes.

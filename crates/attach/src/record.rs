@@ -41,8 +41,16 @@ impl AttachedVolume {
         Path::new(LINKS).join(&self.volume)
     }
 
+    /// Whether the stable name is that of this device. udev may have given it.
+    pub(crate) fn has_link(&self) -> bool {
+        std::fs::canonicalize(self.link()).is_ok_and(|device| device == self.device())
+    }
+
     /// Gives the device its stable name.
     pub(crate) fn make_link(&self) -> io::Result<()> {
+        if self.has_link() {
+            return Ok(());
+        }
         let link = self.link();
         std::fs::create_dir_all(LINKS)?;
         let beside = link.with_file_name(format!(".{}.new", self.volume));
@@ -53,10 +61,7 @@ impl AttachedVolume {
 
     /// Takes the stable name away, if it names this device.
     pub(crate) fn remove_link(&self) -> io::Result<()> {
-        match std::fs::read_link(self.link()) {
-            Ok(device) if device == self.device() => remove_if_there(&self.link()),
-            _ => Ok(()),
-        }
+        if self.has_link() { remove_if_there(&self.link()) } else { Ok(()) }
     }
 }
 

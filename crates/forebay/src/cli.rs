@@ -200,6 +200,9 @@ pub(crate) enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Print the name of the volume with this device, for udev
+        #[arg(long, value_name = "DEVICE", conflicts_with = "json", hide = true)]
+        name_of: Option<String>,
     },
     /// Inspect a journal or vault that no forebay uses, and write its data to a disk
     #[command(subcommand)]

@@ -59,7 +59,8 @@ fn main() -> ExitCode {
         Command::Upgrade(arguments) => client::upgrade(&arguments),
         Command::Attach { arguments, state } => client::attach(&arguments, &state),
         Command::Detach(arguments) => forebay_attach::detach(&arguments),
-        Command::Devices { json } => forebay_attach::devices(json),
+        Command::Devices { name_of: Some(device), .. } => forebay_attach::name_of(&device),
+        Command::Devices { json, name_of: None } => forebay_attach::devices(json),
         Command::Rescue(command) => return forebay_rescue::run(command, report::failure),
     };
     match outcome {

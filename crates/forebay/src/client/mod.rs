@@ -67,7 +67,7 @@ pub(crate) fn set(settings: &[String], arguments: &StateArguments) -> anyhow::Re
 
 /// `forebay attach`.
 pub(crate) fn attach(arguments: &AttachArguments, state: &StateArguments) -> anyhow::Result<()> {
-    forebay_attach::attach(arguments, &socket(state)?, || ())
+    forebay_attach::attach(arguments, &socket(state)?, crate::keeper::systemd::notify_ready)
 }
 
 /// `forebay save`.

@@ -57,7 +57,7 @@ pub(super) fn remove() {
 }
 
 /// Notifies the service manager, if there is one, that the server accepts clients.
-pub(super) fn notify_ready() {
+pub(crate) fn notify_ready() {
     notify_or_log("READY=1");
 }
 
