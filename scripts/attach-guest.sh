@@ -203,5 +203,26 @@ kill -9 "$keeper" $(pgrep -P "$keeper")
 sleep 1
 forebay detach other --force || give_up "cannot remove a device that waits"
 [ ! -e /dev/forebay/other ] || give_up "the device is still there"
+
+say "a device that gives up after two seconds without a server"
+serve_other
+tries=0
+until forebay attach other --give-up-after 2 --state /tmp/other 2>/tmp/error; do
+  tries=$((tries + 1))
+  [ "$tries" -lt 100 ] || { cat /tmp/error; give_up "cannot attach again"; }
+  sleep 0.2
+done
+# shellcheck disable=SC2046
+kill -9 "$keeper" $(pgrep -P "$keeper")
+if dd if=/dev/forebay/other of=/dev/null bs=1M count=8 iflag=direct 2>/dev/null; then
+  give_up "a read without a server succeeded"
+fi
+tries=0
+while [ -e /dev/forebay/other ]; do
+  tries=$((tries + 1))
+  [ "$tries" -lt 100 ] || give_up "the device is still there"
+  sleep 0.1
+done
+grep 'no server for' /run/forebay-devices/other.log | sed 's/^/guest: /'
 say "$(count) files were written and read back"
 say "all passed"
