@@ -195,6 +195,19 @@ sleep 3
 forebay devices | grep -q 'other.*waiting' || { forebay devices; give_up "no device waits"; }
 if forebay detach other 2>/tmp/error; then give_up "no server serves it"; fi
 say "refused: $(cat /tmp/error)"
+# A server with another disk of that name does not get the device.
+sed 's/other.img/wrong.img/' /init | sed -n '/^serve_other() {/,/^}/p' >/tmp/wrong.sh
+truncate -s 32M /tmp/wrong.img
+chown 1000 /tmp/wrong.img
+# shellcheck disable=SC1091
+(. /tmp/wrong.sh && serve_other && echo "$keeper" >/tmp/wrong.pid)
+sleep 8
+grep 'has another disk' /run/forebay-devices/other.log | sed 's/^/guest: /'
+forebay devices | grep -q 'other.*waiting' || { forebay devices; give_up "another disk is served"; }
+wrong=$(cat /tmp/wrong.pid)
+# shellcheck disable=SC2046
+kill -9 "$wrong" $(pgrep -P "$wrong")
+sleep 1
 serve_other
 wait "$reader" || { cat /tmp/dd.other; give_up "a read failed"; }
 cmp /tmp/source /tmp/copy || give_up "acknowledged data is lost"

@@ -20,7 +20,7 @@ use forebay_terminal::{columns, print, print_json, with_remedy};
 use forebay_ublk::control::{DeviceInfo, DeviceState};
 use record::{AttachRecord, AttachedVolume};
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use watch::DeviceWatcher;
@@ -88,8 +88,8 @@ pub fn attach(
         return Err(with_remedy(Error::msg(message), "see its device with `forebay devices`"));
     };
     let mut driver = UblkDriver::open()?;
-    let left = record.read().filter(|left| is_there(&mut driver, left));
-    let attached = match left {
+    let socket = &canonical(socket);
+    let attached = match find_left(&mut driver, &mut record, socket)? {
         Some(left) => left,
         None => make_device(&mut driver, &client, arguments, socket, &mut record)?,
     };
@@ -101,9 +101,40 @@ pub fn attach(
     record.remove().context("cannot remove the record of the device")
 }
 
-/// Whether a device of an earlier process is still there.
-fn is_there(driver: &mut UblkDriver, left: &AttachedVolume) -> bool {
-    driver.info(left.ublk).is_ok_and(|info| info.state() != DeviceState::Dead)
+/// The device that an earlier process has left. One that was never started is removed.
+fn find_left(
+    driver: &mut UblkDriver,
+    record: &mut AttachRecord,
+    socket: &Path,
+) -> anyhow::Result<Option<AttachedVolume>> {
+    let Some(left) = record.read() else { return Ok(None) };
+    match driver.info(left.ublk).map(|info| info.state()) {
+        Err(_) => Ok(None),
+        Ok(DeviceState::Dead) => {
+            driver.remove(left.ublk).context("cannot remove a device that was never started")?;
+            Ok(None)
+        }
+        Ok(_) if left.socket == socket => Ok(Some(left)),
+        Ok(_) => {
+            let (device, other) = (left.device(), left.socket);
+            let message = format!(
+                "{} is the device of volume '{}' of another server, at {}",
+                device.display(),
+                left.volume,
+                other.display()
+            );
+            Err(with_remedy(Error::msg(message), "name its state directory with --state"))
+        }
+    }
+}
+
+/// A control socket by one of its names: the state directory may be a link.
+fn canonical(socket: &Path) -> PathBuf {
+    let folder = socket.parent().and_then(|folder| folder.canonicalize().ok());
+    match (folder, socket.file_name()) {
+        (Some(folder), Some(name)) => folder.join(name),
+        _ => socket.to_owned(),
+    }
 }
 
 /// Makes and starts a device, and records it.
@@ -115,19 +146,21 @@ fn make_device(
     record: &mut AttachRecord,
 ) -> anyhow::Result<AttachedVolume> {
     let volume = &arguments.volume;
-    client.volume(volume)?;
+    let status = client.volume(volume)?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let queues = arguments.queues.unwrap_or(processors.min(QUEUES_AUTO_MAX) as u16);
     let info = driver
         .add(DeviceInfo::new(queues, arguments.depth, REQUEST_BYTES_MAX))
         .context("the ublk driver makes no device")?;
     let (socket, volume) = (socket.to_owned(), volume.clone());
-    let attached = AttachedVolume { volume, ublk: info.device, socket };
+    let disk = (status.backing, status.size_bytes);
+    let attached = AttachedVolume { volume, ublk: info.device, socket, disk };
     let started = record.write(&attached).map_err(Error::new);
     let started = started.and_then(|()| watch::start(driver, client, &attached));
     if let Err(error) = started {
         // Nothing has used the device.
         let _ = driver.remove(attached.ublk);
+        let _ = record.clear();
         return Err(error);
     }
     Ok(attached)
@@ -168,7 +201,7 @@ fn attach_in_background(arguments: &AttachArguments, socket: &Path) -> anyhow::R
         }
         if let Some(status) = process.try_wait()? {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
-            let text = text.trim_start_matches("error: ").trim_end();
+            let text = text.trim_start_matches("forebay: ").trim_end();
             let message =
                 if text.is_empty() { format!("it ended with {status}") } else { text.into() };
             return Err(Error::msg(message));
@@ -238,8 +271,7 @@ struct ShownDevice<'a> {
 /// When it is the device of no volume.
 pub fn name_of(device: &str) -> anyhow::Result<()> {
     let path = Path::new("/dev").join(device);
-    let all = record::all()?.into_iter();
-    match all.map(|(attached, _)| attached).find(|attached| attached.device() == path) {
+    match record::all()?.into_iter().find(|attached| attached.device() == path) {
         Some(attached) => print(&format!("{}\n", attached.volume)),
         None => Err(with_remedy(
             Error::msg(format!("no volume has the device {device}")),
@@ -256,7 +288,8 @@ pub fn devices(json: bool) -> anyhow::Result<()> {
     let all = record::all()?;
     let mut driver = if all.is_empty() { None } else { UblkDriver::open().ok() };
     let mut shown = Vec::new();
-    for (attached, watched) in &all {
+    for attached in &all {
+        let watched = record::is_kept(&attached.volume);
         let info = driver.as_mut().and_then(|driver| driver.info(attached.ublk).ok());
         let (state, pid) = match info {
             Some(info) if info.state() == DeviceState::Live => ("live", Some(info.process)),
@@ -265,14 +298,7 @@ pub fn devices(json: bool) -> anyhow::Result<()> {
         };
         let device = attached.device().display().to_string();
         let name = attached.link().display().to_string();
-        shown.push(ShownDevice {
-            volume: &attached.volume,
-            device,
-            name,
-            state,
-            watched: *watched,
-            pid,
-        });
+        shown.push(ShownDevice { volume: &attached.volume, device, name, state, watched, pid });
     }
     if json {
         return print_json(&shown);

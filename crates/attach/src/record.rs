@@ -8,9 +8,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where the records are; another one for tests.
 const FOLDER: &str = "/run/forebay-devices";
+/// How often, and after which pauses, a locked record is tried again.
+const LOCK_TRIES: u32 = 4;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
 /// Where devices have the names of their volumes.
 const LINKS: &str = "/dev/forebay";
 
@@ -23,6 +28,9 @@ pub(crate) struct AttachedVolume {
     pub ublk: u32,
     /// The server's control socket.
     pub socket: PathBuf,
+    /// The volume's backing store and its size in bytes. A server whose volume has others is not
+    /// given the device: its users would find other data there.
+    pub disk: (String, u64),
 }
 
 impl AttachedVolume {
@@ -79,8 +87,19 @@ pub(crate) struct AttachRecord {
 }
 
 impl AttachRecord {
-    /// Locks the record of a volume. `None` if another process has it.
+    /// Locks the record of a volume. `None` if another process keeps it locked.
     pub(crate) fn lock(volume: &str) -> anyhow::Result<Option<Self>> {
+        // `is_kept` locks it for a moment.
+        for _ in 0..LOCK_TRIES {
+            if let Some(record) = Self::try_lock(volume)? {
+                return Ok(Some(record));
+            }
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        Self::try_lock(volume)
+    }
+
+    fn try_lock(volume: &str) -> anyhow::Result<Option<Self>> {
         let path = path_of(volume);
         let file = open(&path).map_err(|error| {
             let message = format!("cannot open {}: {error}", path.display());
@@ -107,15 +126,20 @@ impl AttachRecord {
         self.file.write_all(serde_json::to_string(attached)?.as_bytes())
     }
 
+    /// Empties the record: there is no device.
+    pub(crate) fn clear(&mut self) -> io::Result<()> {
+        self.file.set_len(0)
+    }
+
     /// Removes the record.
-    pub(crate) fn remove(self) -> io::Result<()> {
-        self.file.set_len(0)?;
+    pub(crate) fn remove(mut self) -> io::Result<()> {
+        self.clear()?;
         remove_if_there(&self.path)
     }
 }
 
-/// The attached volumes, and whether a process keeps the device of each served.
-pub(crate) fn all() -> io::Result<Vec<(AttachedVolume, bool)>> {
+/// The attached volumes, by name.
+pub(crate) fn all() -> io::Result<Vec<AttachedVolume>> {
     let entries = match std::fs::read_dir(FOLDER) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -128,17 +152,21 @@ pub(crate) fn all() -> io::Result<Vec<(AttachedVolume, bool)>> {
         }
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         let Ok(attached) = serde_json::from_str(&text) else { continue };
-        let is_kept = File::open(&path)
-            .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err());
-        found.push((attached, is_kept));
+        found.push(attached);
     }
-    found.sort_by(|(one, _): &(AttachedVolume, bool), (other, _)| one.volume.cmp(&other.volume));
+    found.sort_by(|one: &AttachedVolume, other| one.volume.cmp(&other.volume));
     Ok(found)
 }
 
-/// The record of a volume, whoever has it.
+/// Whether a process keeps the device of a volume served.
+pub(crate) fn is_kept(volume: &str) -> bool {
+    File::open(path_of(volume))
+        .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+}
+
+/// The attached volume of this name, if there is one.
 pub(crate) fn find(volume: &str) -> io::Result<Option<AttachedVolume>> {
-    Ok(all()?.into_iter().map(|(attached, _)| attached).find(|it| it.volume == volume))
+    Ok(all()?.into_iter().find(|it| it.volume == volume))
 }
 
 /// The file of a process in the background, for its messages.

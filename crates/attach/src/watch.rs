@@ -2,7 +2,7 @@
 
 use crate::driver::UblkDriver;
 use crate::record::AttachedVolume;
-use anyhow::{Context, Error};
+use anyhow::{Context, Error, ensure};
 use forebay_api::{BlockingClient, ServeDevice, ServedDevice};
 use forebay_ublk::control::{DeviceState, DiskProperties, Parameters};
 use std::io;
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 /// How often the state of a device is examined.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The pauses between two lines about a device that waits.
+/// When a device has waited so long, a line says why, and again after each pause.
+const FIRST_REMINDER: Duration = Duration::from_secs(5);
 const REMINDER: Duration = Duration::from_secs(60);
 
 /// Has the server serve a new device, tells the kernel about the volume, and starts the device.
@@ -110,7 +111,7 @@ impl DeviceWatcher {
     fn recover(&mut self) -> anyhow::Result<()> {
         let (begun, device) = (Instant::now(), self.attached.device());
         say(&format!("the server of {} has ended, requests wait for the next", device.display()));
-        let mut reminded = begun;
+        let mut remind_at = begun + FIRST_REMINDER;
         loop {
             let failure = match self.try_recover() {
                 Ok(pid) => {
@@ -136,8 +137,8 @@ impl DeviceWatcher {
                 ));
                 return self.driver.remove(self.attached.ublk).context("cannot remove the device");
             }
-            if reminded.elapsed() >= REMINDER {
-                reminded = Instant::now();
+            if Instant::now() >= remind_at {
+                remind_at = Instant::now() + REMINDER;
                 let seconds = begun.elapsed().as_secs();
                 say(&format!(
                     "{} has waited for a server for {seconds} s: {failure:#}",
@@ -151,7 +152,15 @@ impl DeviceWatcher {
     /// Returns the server's process.
     fn try_recover(&mut self) -> anyhow::Result<u32> {
         // Refused until a server answers, so that the driver is not asked in vain.
-        self.client.volume(&self.attached.volume)?;
+        let status = self.client.volume(&self.attached.volume)?;
+        let (backing, size_bytes) = &self.attached.disk;
+        ensure!(
+            (&status.backing, &status.size_bytes) == (backing, size_bytes),
+            "the server has another disk for the volume, {} with {} bytes instead of {backing} \
+             with {size_bytes} bytes",
+            status.backing,
+            status.size_bytes
+        );
         self.driver
             .start_recovery(self.attached.ublk)
             .context("the ublk driver does not begin to recover the device")?;

@@ -37,8 +37,10 @@ enum TagPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueueStage {
     Serving,
-    /// The requests in flight are still answered.
-    Draining,
+    /// The requests in flight are still answered: the server stops, or the volume is removed.
+    Draining {
+        stops: bool,
+    },
     /// The client has left, because the server stops. Requests wait for the next server, or for
     /// this one, if it goes on.
     Suspended,
@@ -279,7 +281,7 @@ impl DeviceQueue {
             false => self.commit(cx, tag, result),
         }
         self.may_resume |= !self.waiting.is_empty();
-        if self.stage == QueueStage::Draining {
+        if matches!(self.stage, QueueStage::Draining { .. }) {
             self.drain(cx);
         }
     }
@@ -356,9 +358,14 @@ impl DeviceQueue {
     /// Takes no more requests, and leaves once those in flight are answered.
     pub(crate) fn drain<C: WorkerContext>(&mut self, cx: &mut C) {
         if self.stage == QueueStage::Serving {
-            self.stage = QueueStage::Draining;
+            self.stage = QueueStage::Draining { stops: cx.is_stopping() };
         }
-        if self.stage == QueueStage::Draining && cx.in_flight(self.client) == 0 {
+        let QueueStage::Draining { stops } = self.stage else { return };
+        if stops && !cx.is_stopping() {
+            // The stop has failed.
+            self.stage = QueueStage::Serving;
+            self.may_resume = true;
+        } else if cx.in_flight(self.client) == 0 {
             self.leave(cx);
         }
     }
@@ -397,6 +404,9 @@ impl DeviceQueue {
     /// Submits what waits, as a client of its own again if the server goes on after all: its stop
     /// has failed. Called a few times a second.
     pub(crate) fn tick<C: WorkerContext>(&mut self, cx: &mut C, scratch: &mut Memory) {
+        if matches!(self.stage, QueueStage::Draining { .. }) {
+            self.drain(cx);
+        }
         if self.stage == QueueStage::Suspended && !cx.is_stopping() {
             let volume = find_volume(cx, self.device.volume());
             if volume.map(|volume| (volume.id, volume.size_bytes)) != Some(self.volume) {

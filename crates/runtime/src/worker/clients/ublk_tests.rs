@@ -287,3 +287,24 @@ fn a_queue_that_drains_answers_what_is_in_flight() {
     assert_eq!(rig.connections(), 0, "nothing is in flight");
     rig.stop();
 }
+
+/// Regression: after a stop that a hanging disk had made fail, the last answer failed all requests.
+#[test]
+fn a_queue_goes_on_if_a_stop_fails_while_requests_are_in_flight() {
+    let mut rig = Rig::new(Mode::WriteBack);
+    rig.commands();
+    // Missed, and its disk does not answer.
+    rig.request(0, READ, 0, 8);
+    rig.set_stopping(true);
+    let (front, mut cx) = rig.worker.parts();
+    let client = cx.host.clients.of(None)[0];
+    front.drain_client(&mut cx, client);
+    rig.request(1, READ, 64, 8);
+    assert_eq!((rig.commands(), rig.connections()), (vec![], 1));
+    rig.set_stopping(false);
+    let (front, mut cx) = rig.worker.parts();
+    front.tick(&mut cx);
+    assert_eq!(cx.in_flight(client), 2, "the request that waited is submitted");
+    assert_eq!((rig.commands(), rig.connections()), (vec![], 1));
+    rig.stop();
+}
