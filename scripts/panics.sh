@@ -23,6 +23,8 @@ offset=$(nm -C "$forebay" | awk '/forebay::serve::planted::panic_here$/ { print 
 [[ -n $offset ]] || fail "$forebay cannot panic: it was built without debug assertions"
 
 dir=$(mktemp -d)
+# Panics abort, and their dumps would stay.
+ulimit -c 0
 keeper=
 clean() {
   if [[ -n $keeper ]]; then

@@ -43,6 +43,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut decisions = BTreeMap::new();
     for (file, text) in &tree.files {
+        rules::size(file, text, &mut findings);
         let extension = file.extension().and_then(|extension| extension.to_str()).unwrap_or("");
         let script = extension == "sh" || text.starts_with("#!");
         if script || extension == "rs" {

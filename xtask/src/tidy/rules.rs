@@ -11,6 +11,8 @@ const COLUMNS_MAX: usize = 100;
 const FUNCTION_LINES_MAX: usize = 70;
 /// The longest file, in lines that are not test code.
 const FILE_LINES_MAX: usize = 800;
+/// Files that are larger are output of a program, such as a core dump; pictures fit.
+const FILE_BYTES_MAX: usize = 512 * 1024;
 
 /// Crates that are state machines: an event and the time go in, actions come out.
 const PURE: [&str; 10] =
@@ -78,6 +80,14 @@ fn is_pure(name: &str, file: &Path) -> bool {
 
 fn find(findings: &mut Vec<Finding>, file: &Path, line: usize, message: String) {
     findings.push(Finding { file: file.to_path_buf(), line: line + 1, message });
+}
+
+/// Checks the size of a file of any kind.
+pub fn size(file: &Path, text: &str, findings: &mut Vec<Finding>) {
+    if text.len() > FILE_BYTES_MAX {
+        let message = format!("more than {} KiB: delete it", FILE_BYTES_MAX / 1024);
+        find(findings, file, 0, message);
+    }
 }
 
 /// Checks the line width.
@@ -250,6 +260,15 @@ mod tests {
         assert!(findings.is_empty());
         columns(Path::new("x.rs"), &format!("a\n{}", "b".repeat(COLUMNS_MAX + 1)), &mut findings);
         assert_eq!(findings[0].line, 2);
+    }
+
+    #[test]
+    fn large_files() {
+        let mut findings = Vec::new();
+        size(Path::new("x.png"), &"x".repeat(FILE_BYTES_MAX), &mut findings);
+        assert!(findings.is_empty());
+        size(Path::new("core"), &"x".repeat(FILE_BYTES_MAX + 1), &mut findings);
+        assert_eq!(findings.len(), 1);
     }
 
     #[test]
