@@ -2,8 +2,8 @@
 
 use crate::{
     BackgroundMode, CacheRatio, ConfigChange, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode,
-    Listen, LogLevel, MemorySettings, MetricsAddress, Mistake, Settings, TcpAddress, TlsSettings,
-    UpsSettings, VolumeSpec, Workers,
+    Listen, LogLevel, MemorySettings, MetricsAddress, Mistake, Settings, SocketDirectory,
+    TcpAddress, TlsSettings, UpsSettings, VolumeSpec, Workers,
     layer::{HAS_DEFAULT, check_unique},
     parse_toml,
     ups_settings::check_ups_named,
@@ -51,6 +51,8 @@ pub struct Config {
     pub cache_ratio: CacheRatio,
     /// The NBD listeners, at least one.
     pub nbd: Vec<Listen>,
+    /// Where virtual machine monitors connect; `None` if they cannot.
+    pub vhost_user: Option<SocketDirectory>,
     /// The address at which metrics are served.
     pub metrics: Option<MetricsAddress>,
     /// The address of the dashboard; `None` without one.
@@ -125,6 +127,7 @@ impl Config {
             memory,
             cache_ratio: settings.cache_ratio.expect(HAS_DEFAULT),
             nbd: settings.nbd.clone(),
+            vhost_user: settings.vhost_user.clone(),
             metrics: settings.metrics,
             dashboard: settings.dashboard.clone(),
             dashboard_tokens: settings.dashboard_tokens.clone(),

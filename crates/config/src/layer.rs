@@ -3,7 +3,8 @@
 use crate::{
     BackgroundMode, CacheRatio, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen,
     LogLevel, MemoryReserve, MemorySetting, MetricsAddress, Mistake, Percent, Seconds, Secret,
-    TcpAddress, TlsMode, Ups, VolumeSpec, Workers, volume::parsed, words::instead_of,
+    SocketDirectory, TcpAddress, TlsMode, Ups, VolumeSpec, Workers, volume::parsed,
+    words::instead_of,
 };
 use forebay_types::{PROGRAM_SETTINGS, Setting, VOLUME_SETTINGS};
 use std::{collections::HashSet, fmt, path::PathBuf};
@@ -100,6 +101,7 @@ settings! {
     memory_reserve: Option<MemoryReserve> = "memory-reserve", parsed, MemoryReserve::to_string;
     cache_ratio: Option<CacheRatio> = "cache-ratio", parsed, CacheRatio::to_string;
     nbd: Vec<Listen> = "nbd", parsed, Listen::to_string;
+    vhost_user: Option<SocketDirectory> = "vhost-user", parsed, SocketDirectory::to_string;
     state: Option<PathBuf> = "state", path, |path| path.display().to_string();
     metrics: Option<MetricsAddress> = "metrics", parsed, MetricsAddress::to_string;
     dashboard: Option<TcpAddress> = "dashboard", parsed, TcpAddress::to_string;

@@ -42,7 +42,7 @@ pub use error::{ConfigError, ConfigResult, Mistake, Position};
 pub use file::parse_toml;
 pub use geometry::{GeometrySource, ResolvedGeometry};
 pub use layer::Settings;
-pub use listen::{Listen, SocketAccess, TcpAddress, UNIX_PATH_BYTES_MAX};
+pub use listen::{Listen, SocketAccess, SocketDirectory, TcpAddress, UNIX_PATH_BYTES_MAX};
 pub use machine::{
     Bound, GroupLimit, LoadSources, MemInfo, MemoryPressure, MemorySources, Stalls, SystemLoad,
 };

@@ -2,7 +2,8 @@
 
 use crate::{ConfigError, ConfigResult, Mistake};
 use forebay_types::{Action, Remedy};
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::path::{Path, PathBuf};
+use std::{fmt, str::FromStr};
 
 /// Longest path of a Unix socket, in bytes: the kernel's limit is 108 with the NUL.
 pub const UNIX_PATH_BYTES_MAX: usize = 107;
@@ -248,6 +249,51 @@ impl fmt::Display for TcpAddress {
             true => write!(f, "[{}]:{}", self.host, self.port),
             false => write!(f, "{}:{}", self.host, self.port),
         }
+    }
+}
+
+/// A directory with a socket for each volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketDirectory(Listen);
+
+impl SocketDirectory {
+    /// The socket of a volume.
+    ///
+    /// # Errors
+    /// The path is too long for a socket.
+    pub fn socket_of(&self, volume: &str) -> ConfigResult<Listen> {
+        match &self.0 {
+            Listen::Unix { path, access } => {
+                match Listen::unix(path.join(format!("{volume}.sock")))? {
+                    Listen::Unix { path, .. } => Ok(Listen::Unix { path, access: access.clone() }),
+                    tcp @ Listen::Tcp { .. } => Ok(tcp),
+                }
+            }
+            tcp @ Listen::Tcp { .. } => Ok(tcp.clone()),
+        }
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        match &self.0 {
+            Listen::Unix { path, .. } => path,
+            Listen::Tcp { host, .. } => Path::new(host),
+        }
+    }
+}
+
+impl FromStr for SocketDirectory {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> ConfigResult<Self> {
+        Listen::unix_with_options(text).map(Self)
+    }
+}
+
+impl fmt::Display for SocketDirectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.to_string();
+        f.write_str(text.strip_prefix("unix:").unwrap_or(&text))
     }
 }
 

@@ -85,6 +85,10 @@ impl FrontEnd for NbdFrontEnd {
         self.conns.has(client.number)
     }
 
+    fn takes(event: &FrontEndEvent<'_>) -> bool {
+        matches!(event, FrontEndEvent::Socket(_))
+    }
+
     fn event<C: WorkerContext>(&mut self, cx: &mut C, event: FrontEndEvent<'_>) {
         let FrontEndEvent::Socket(event) = event else { return };
         let mut serving = self.with(cx);

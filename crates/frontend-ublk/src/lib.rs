@@ -94,6 +94,10 @@ impl FrontEnd for UblkFrontEnd {
         !self.queues.is_empty() && self.place(client).is_some()
     }
 
+    fn takes(event: &FrontEndEvent<'_>) -> bool {
+        matches!(event, FrontEndEvent::Command { .. })
+    }
+
     fn event<C: WorkerContext>(&mut self, cx: &mut C, event: FrontEndEvent<'_>) {
         let FrontEndEvent::Command { key, result } = event else { return };
         let (place, tag) = (key >> TAG_BITS, key as u16);

@@ -1,4 +1,4 @@
-//! The commands of kernel drivers that a worker's reactor can start.
+//! What a worker's reactor can do besides sockets: commands to kernel drivers, and event counters.
 
 use std::os::fd::RawFd;
 
@@ -13,4 +13,16 @@ pub struct DriverCommand {
     pub op: u32,
     /// Its argument.
     pub argument: [u8; 16],
+}
+
+/// Event counters (`eventfd`) of other processes. The caller keeps each open until its last event,
+/// [`crate::FrontEndEvent::CounterEnded`].
+pub trait EventCounters {
+    /// Reports [`crate::FrontEndEvent::Counted`] whenever a counter is not zero, and resets it. The
+    /// key is the front end's name of the counter, and has one at a time.
+    fn watch_counter(&mut self, key: u32, fd: RawFd);
+
+    /// Ends the watch of a counter. Events that have happened may still be reported before the
+    /// last.
+    fn unwatch_counter(&mut self, key: u32);
 }

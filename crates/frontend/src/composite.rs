@@ -8,70 +8,74 @@ use forebay_types::Extent;
 use forebay_volume::Reply;
 use std::sync::Arc;
 
-/// The services of a front end over sockets and of one over a kernel driver.
-pub struct SocketsAndDriver<S, D> {
-    /// The one over sockets.
-    pub sockets: Arc<S>,
-    /// The one over a driver.
-    pub driver: Arc<D>,
+/// The services of two front ends. One of them may be a pair itself.
+pub struct FrontEndPair<A, B> {
+    /// One of them; the one that is used most.
+    pub first: Arc<A>,
+    /// The other one.
+    pub second: Arc<B>,
 }
 
 /// A message to one of the front ends.
-pub enum EitherMessage<S, D> {
-    /// To the one over sockets.
-    Sockets(S),
-    /// To the one over a driver.
-    Driver(D),
+pub enum EitherMessage<A, B> {
+    /// To the first.
+    First(A),
+    /// To the second.
+    Second(B),
 }
 
-/// The front ends of one worker.
-pub struct SocketsAndDriverFrontEnds<S, D> {
-    sockets: S,
-    driver: D,
+/// The two front ends of one worker.
+pub struct PairOnWorker<A, B> {
+    first: A,
+    second: B,
 }
 
-impl<S: Service, D: Service> Service for SocketsAndDriver<S, D> {
-    type FrontEnd = SocketsAndDriverFrontEnds<S::FrontEnd, D::FrontEnd>;
+impl<A: Service, B: Service> Service for FrontEndPair<A, B> {
+    type FrontEnd = PairOnWorker<A::FrontEnd, B::FrontEnd>;
 
     fn connect(&self, mailer: Mailer<<Self::FrontEnd as FrontEnd>::Message>) {
-        self.sockets.connect(mailer.wrapping(EitherMessage::Sockets));
-        self.driver.connect(mailer.wrapping(EitherMessage::Driver));
+        self.first.connect(mailer.wrapping(EitherMessage::First));
+        self.second.connect(mailer.wrapping(EitherMessage::Second));
     }
 
     fn front_end(self: &Arc<Self>) -> Self::FrontEnd {
-        let (sockets, driver) = (self.sockets.front_end(), self.driver.front_end());
-        SocketsAndDriverFrontEnds { sockets, driver }
+        let (first, second) = (self.first.front_end(), self.second.front_end());
+        PairOnWorker { first, second }
     }
 }
 
 /// Calls a method of the front end that serves a client.
 macro_rules! of_client {
     ($self:ident, $client:expr, $method:ident($($argument:expr),*)) => {
-        match $self.driver.serves($client) {
-            true => $self.driver.$method($($argument),*),
-            false => $self.sockets.$method($($argument),*),
+        match $self.second.serves($client) {
+            true => $self.second.$method($($argument),*),
+            false => $self.first.$method($($argument),*),
         }
     };
 }
 
-impl<S: FrontEnd, D: FrontEnd> FrontEnd for SocketsAndDriverFrontEnds<S, D> {
-    type Message = EitherMessage<S::Message, D::Message>;
+impl<A: FrontEnd, B: FrontEnd> FrontEnd for PairOnWorker<A, B> {
+    type Message = EitherMessage<A::Message, B::Message>;
 
     fn serves(&self, client: ClientId) -> bool {
-        self.driver.serves(client) || self.sockets.serves(client)
+        self.second.serves(client) || self.first.serves(client)
+    }
+
+    fn takes(event: &FrontEndEvent<'_>) -> bool {
+        A::takes(event) || B::takes(event)
     }
 
     fn event<C: WorkerContext>(&mut self, cx: &mut C, event: FrontEndEvent<'_>) {
-        match event {
-            FrontEndEvent::Socket(_) => self.sockets.event(cx, event),
-            FrontEndEvent::Command { .. } => self.driver.event(cx, event),
+        match A::takes(&event) {
+            true => self.first.event(cx, event),
+            false => self.second.event(cx, event),
         }
     }
 
     fn message<C: WorkerContext>(&mut self, cx: &mut C, message: Self::Message) {
         match message {
-            EitherMessage::Sockets(message) => self.sockets.message(cx, message),
-            EitherMessage::Driver(message) => self.driver.message(cx, message),
+            EitherMessage::First(message) => self.first.message(cx, message),
+            EitherMessage::Second(message) => self.second.message(cx, message),
         }
     }
 
@@ -93,27 +97,27 @@ impl<S: FrontEnd, D: FrontEnd> FrontEnd for SocketsAndDriverFrontEnds<S, D> {
     }
 
     fn resume_input<C: WorkerContext>(&mut self, cx: &mut C) {
-        self.sockets.resume_input(cx);
-        self.driver.resume_input(cx);
+        self.first.resume_input(cx);
+        self.second.resume_input(cx);
     }
 
     fn has_input(&self) -> bool {
-        self.sockets.has_input() || self.driver.has_input()
+        self.first.has_input() || self.second.has_input()
     }
 
     fn end_turn<C: WorkerContext>(&mut self, cx: &mut C) {
-        self.sockets.end_turn(cx);
-        self.driver.end_turn(cx);
+        self.first.end_turn(cx);
+        self.second.end_turn(cx);
     }
 
     fn tick<C: WorkerContext>(&mut self, cx: &mut C) {
-        self.sockets.tick(cx);
-        self.driver.tick(cx);
+        self.first.tick(cx);
+        self.second.tick(cx);
     }
 
     fn accept<C: WorkerContext>(&mut self, cx: &mut C, accepts: bool) {
-        self.sockets.accept(cx, accepts);
-        self.driver.accept(cx, accepts);
+        self.first.accept(cx, accepts);
+        self.second.accept(cx, accepts);
     }
 
     fn drain_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {

@@ -1,8 +1,8 @@
 //! The services of a worker for its front ends: requests, memory limits, clients.
 
 use crate::{
-    ClientTimeouts, DriverCommand, Memory, PayloadReservation, PoolAccess, Sockets, Staged,
-    VolumeInfo,
+    ClientTimeouts, DriverCommand, EventCounters, Memory, PayloadReservation, PoolAccess, Sockets,
+    Staged, VolumeInfo,
 };
 use forebay_types::{ByteRange, IoError, VolumeId};
 use forebay_volume::{Payload, RequestKind};
@@ -209,7 +209,7 @@ pub trait Clients {
 /// A worker as its front ends see it.
 pub trait WorkerContext: RequestSink + Quota + Clients {
     /// The type of the reactor's sockets.
-    type Sockets: Sockets;
+    type Sockets: Sockets + EventCounters;
     /// The type of the pool's memory.
     type Pool: PoolAccess;
 

@@ -32,8 +32,8 @@ mod pool;
 mod sockets;
 mod volume;
 
-pub use commands::DriverCommand;
-pub use composite::{EitherMessage, SocketsAndDriver, SocketsAndDriverFrontEnds};
+pub use commands::{DriverCommand, EventCounters};
+pub use composite::{EitherMessage, FrontEndPair, PairOnWorker};
 pub use context::{
     ClientId, ClientRequest, Clients, ExtentQuery, LookAhead, Peer, Quota, Refusal, RequestSink,
     TryLater, WorkerContext,
@@ -101,6 +101,16 @@ pub enum FrontEndEvent<'a> {
         /// What the driver has returned.
         result: std::io::Result<usize>,
     },
+    /// A counter has advanced; see [`EventCounters`].
+    Counted {
+        /// The front end's name of the counter.
+        key: u32,
+    },
+    /// The last event of a counter: its watch was ended, or is not possible.
+    CounterEnded {
+        /// The front end's name of the counter.
+        key: u32,
+    },
 }
 
 /// The owner of the pins of a reply's data.
@@ -120,6 +130,9 @@ pub trait FrontEnd: Sized {
 
     /// Whether a client of the worker is one of this front end.
     fn serves(&self, client: ClientId) -> bool;
+
+    /// Whether this front end requests events of this kind. Of those of a worker, one does.
+    fn takes(event: &FrontEndEvent<'_>) -> bool;
 
     /// Handles an event of the reactor. A front end ignores kinds of events that it has not
     /// requested.

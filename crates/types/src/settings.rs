@@ -73,7 +73,7 @@ pub(crate) const fn fixed(
 }
 
 /// All settings of the program, in the order of help texts.
-pub const PROGRAM_SETTINGS: [Setting; 29] = [
+pub const PROGRAM_SETTINGS: [Setting; 30] = [
     live(
         "memory",
         "SIZE|auto",
@@ -114,6 +114,13 @@ pub const PROGRAM_SETTINGS: [Setting; 29] = [
         "",
         "listening address for NBD clients, `tcp:HOST:PORT`, or `unix:PATH`, which `,mode=MODE`, \
          `,owner=USER` and `,group=GROUP` may follow; by default `unix:STATE/nbd.sock`",
+    ),
+    fixed(
+        "vhost-user",
+        "DIR",
+        "",
+        "directory of a socket `VOLUME.sock` for each volume, for virtual machine monitors, which \
+         `,mode=MODE`, `,owner=USER` and `,group=GROUP` may follow",
     ),
     fixed(
         "state",

@@ -6,7 +6,7 @@ use super::Finding;
 
 /// Each crate by its directory, and its permitted workspace dependencies. Anything else is an
 /// error, so a new crate must be added here first. Dev-dependencies are not checked.
-const ARROWS: [(&str, &[&str]); 30] = [
+const ARROWS: [(&str, &[&str]); 32] = [
     ("types", &[]),
     ("threads", &[]),
     ("ecc", &["types"]),
@@ -23,6 +23,8 @@ const ARROWS: [(&str, &[&str]); 30] = [
     ("frontend-nbd", &["types", "threads", "engine", "volume", "nbd", "frontend"]),
     ("ublk", &["types"]),
     ("frontend-ublk", &["types", "engine", "volume", "ublk", "frontend"]),
+    ("vhost", &[]),
+    ("frontend-vhost", &["types", "threads", "engine", "volume", "vhost", "frontend"]),
     (
         "runtime",
         &[
@@ -54,6 +56,8 @@ const ARROWS: [(&str, &[&str]); 30] = [
             "frontend",
             "frontend-nbd",
             "frontend-ublk",
+            "vhost",
+            "frontend-vhost",
             "runtime",
             "api",
             "config",

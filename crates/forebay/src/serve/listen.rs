@@ -8,6 +8,7 @@ use forebay_frontend_nbd::{Listener, Tls, TlsSetup, group_id, user_id};
 use rustix::fs::{Gid, Mode, Uid};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -39,11 +40,8 @@ pub(super) fn bind(
         TlsMode::Forced => Tls::Forced,
     };
     match address {
-        Listen::Unix { path, access } => {
-            let rights = rights(address, access)?;
-            let is_in_use = |error: &SocketError| matches!(error, SocketError::InUse { .. });
-            let listening = retry_while_in_use(wait, is_in_use, || listen_at(path, rights));
-            let (socket, file) = listening?;
+        Listen::Unix { .. } => {
+            let (socket, file) = bind_unix(address, wait)?;
             let listener = Listener::new(socket.into(), false, policy, tls.cloned());
             Ok(BoundListener { listener, address: address.to_string(), file: Some(file) })
         }
@@ -56,6 +54,22 @@ pub(super) fn bind(
             Ok(BoundListener { listener, address, file: None })
         }
     }
+}
+
+/// Listens at a Unix socket. Retries one that is in use for up to `wait`.
+///
+/// # Errors
+/// As [`bind`].
+pub(super) fn bind_unix(
+    address: &Listen,
+    wait: Duration,
+) -> anyhow::Result<(UnixListener, SocketFile)> {
+    let Listen::Unix { path, access } = address else {
+        return Err(anyhow!("{address} is no Unix socket"));
+    };
+    let rights = rights(address, access)?;
+    let is_in_use = |error: &SocketError| matches!(error, SocketError::InUse { .. });
+    Ok(retry_while_in_use(wait, is_in_use, || listen_at(path, rights))?)
 }
 
 /// Checks an address without binding it: the directory, user and group of a Unix socket, the host

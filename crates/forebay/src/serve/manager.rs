@@ -3,6 +3,7 @@
 pub(super) mod add;
 mod device;
 mod leave;
+pub(super) mod monitors;
 mod reload;
 mod remove;
 
@@ -41,6 +42,7 @@ use forebay_control::{
 };
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_frontend_ublk::UblkServer;
+use forebay_frontend_vhost::VhostServer;
 use forebay_runtime::{
     CalibrateError, MemoryStatus, PinError, Runtime, RuntimeStatus, VolumeError,
     VolumeStatus as RuntimeVolume, memory_status,
@@ -72,6 +74,9 @@ pub(super) struct Daemon {
     reloading: Mutex<()>,
     nbd: Arc<NbdServer>,
     ublk: Arc<UblkServer>,
+    vhost: Arc<VhostServer>,
+    /// Whether volumes that are added get a socket for virtual machine monitors.
+    serves_monitors: AtomicBool,
     power: OnceLock<PowerMonitor>,
     tls: Option<TlsSetup>,
     state: Mutex<DaemonState>,
@@ -108,10 +113,24 @@ struct DaemonState {
     given_up: Vec<String>,
 }
 
+impl DaemonState {
+    /// Keeps a socket's file until the server stops. Replaces the entry of one that was deleted.
+    fn keep_socket(&mut self, file: SocketFile) {
+        self.sockets.retain(|old| old.path() != file.path());
+        self.sockets.push(file);
+    }
+
+    /// Gives up the file of a socket.
+    fn take_socket(&mut self, address: &Listen) -> Vec<SocketFile> {
+        let Listen::Unix { path, .. } = address else { return Vec::new() };
+        self.sockets.extract_if(.., |file| file.path() == path).collect()
+    }
+}
+
 impl Daemon {
     pub(super) fn new(
         runtime: Arc<Runtime>,
-        (nbd, ublk): (Arc<NbdServer>, Arc<UblkServer>),
+        (nbd, ublk, vhost): (Arc<NbdServer>, Arc<UblkServer>, Arc<VhostServer>),
         config: Config,
         tls: Option<TlsSetup>,
         journals: Journals,
@@ -142,6 +161,8 @@ impl Daemon {
             reloading: Mutex::default(),
             nbd,
             ublk,
+            vhost,
+            serves_monitors: AtomicBool::new(false),
             power: OnceLock::new(),
             tls,
             state: Mutex::new(state),
@@ -242,9 +263,7 @@ impl Daemon {
             state.addresses.push(bound.address);
         }
         if let Some(file) = bound.file {
-            // Replaces the entry of a socket file that was deleted.
-            state.sockets.retain(|old| old.path() != file.path());
-            state.sockets.push(file);
+            state.keep_socket(file);
         }
     }
 
@@ -320,11 +339,7 @@ impl Daemon {
         if let Some(power) = self.power.get() {
             power.stop();
         }
-        for file in self.state().sockets.drain(..) {
-            if let Err(error) = file.remove() {
-                tracing::warn!(%error, "cannot remove socket file");
-            }
-        }
+        remove_files(std::mem::take(&mut self.state().sockets));
         self.stopped.notify_one();
         Ok(())
     }
@@ -650,4 +665,13 @@ pub(super) fn problem(error: VolumeError) -> Problem {
         _ => return problem_of(&error),
     };
     problem_of_kind(kind, &error)
+}
+
+/// Removes the files of sockets.
+fn remove_files(sockets: Vec<SocketFile>) {
+    for file in sockets {
+        if let Err(error) = file.remove() {
+            tracing::warn!(%error, "cannot remove socket file");
+        }
+    }
 }

@@ -48,15 +48,17 @@ pub(crate) use check::check;
 use control::ControlServers;
 use forebay_config::{Config, Ecc, IoEngine, Workers};
 use forebay_control::{ControlServer, StateDir};
-use forebay_frontend::SocketsAndDriver;
+use forebay_frontend::FrontEndPair;
 use forebay_frontend_nbd::NbdServer;
 use forebay_frontend_ublk::UblkServer;
+use forebay_frontend_vhost::VhostServer;
 use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
 use forebay_threads::Thread;
 use forebay_types::Size;
 use journals::Journals;
 use listen::BoundListener;
 use manager::Daemon;
+use manager::monitors::BoundMonitor;
 use progress::StartProgress;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -110,7 +112,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let successor = Successor::new(kept.successor.take(), pool.as_ref())
         .context("cannot duplicate the descriptor of the pool")?;
     let progress = StartProgress::observe(&kept)?;
-    let (mut daemon, bound) = start(config, pool, overrides, in_use_wait, &progress)?;
+    let (mut daemon, bound, monitors) = start(config, pool, overrides, in_use_wait, &progress)?;
     drop(progress);
     daemon.set_successor(successor, kept.is_rollback);
     if let Some((dashboard, _)) = &dashboard {
@@ -133,6 +135,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     // is killed in between as one that could not start.
     tokio.block_on(keeper::notify_serving(&mut keeper_socket));
     bound.into_iter().for_each(|bound| daemon.accept(bound));
+    manager::monitors::accept(&daemon, monitors);
     control_servers.serve(control);
     if let Some(server) = metrics {
         metrics::serve(server, Arc::clone(&daemon) as _);
@@ -195,24 +198,11 @@ fn report_descriptors() {
     }
 }
 
-/// Starts the runtime, adds the volumes, and binds the addresses for clients, of which none is
-/// accepted yet. Waits up to `in_use_wait` for each disk and address.
-fn start(
-    config: Config,
-    pool: Option<OwnedFd>,
-    overrides: ServeOverrides,
-    in_use_wait: Duration,
-    progress: &StartProgress,
-) -> anyhow::Result<(Daemon, Vec<BoundListener>)> {
-    if let Err(error) = Descriptors::raise() {
-        tracing::warn!(%error, "cannot raise the limit of file descriptors");
-    }
-    let kept = pool.as_ref().map(memory::of_pool).unwrap_or_default();
-    let memory = memory::choose(&config, kept)?;
-    let tls = tls::load(&config.tls)?;
-    let settings = RuntimeConfig {
-        memory_bytes: memory.bytes,
-        start_bytes: memory.start_bytes,
+/// The settings of the runtime.
+fn runtime_config(config: &Config, memory_bytes: u64, start_bytes: u64) -> RuntimeConfig {
+    RuntimeConfig {
+        memory_bytes,
+        start_bytes,
         workers: match config.workers {
             Workers::Count(count) => count,
             Workers::Auto => {
@@ -230,9 +220,28 @@ fn start(
             Ecc::Checksum => forebay_runtime::Ecc::Checksum,
             Ecc::Off => forebay_runtime::Ecc::Off,
         },
-    };
-    let (nbd, ublk) = (NbdServer::new(), UblkServer::new());
-    let front_ends = SocketsAndDriver { sockets: Arc::clone(&nbd), driver: Arc::clone(&ublk) };
+    }
+}
+
+/// Starts the runtime, adds the volumes, and binds the addresses for clients, of which none is
+/// accepted yet. Waits up to `in_use_wait` for each disk and address.
+fn start(
+    config: Config,
+    pool: Option<OwnedFd>,
+    overrides: ServeOverrides,
+    in_use_wait: Duration,
+    progress: &StartProgress,
+) -> anyhow::Result<(Daemon, Vec<BoundListener>, Vec<BoundMonitor>)> {
+    if let Err(error) = Descriptors::raise() {
+        tracing::warn!(%error, "cannot raise the limit of file descriptors");
+    }
+    let kept = pool.as_ref().map(memory::of_pool).unwrap_or_default();
+    let memory = memory::choose(&config, kept)?;
+    let tls = tls::load(&config.tls)?;
+    let settings = runtime_config(&config, memory.bytes, memory.start_bytes);
+    let (nbd, ublk, vhost) = (NbdServer::new(), UblkServer::new(), VhostServer::new());
+    let of_blocks = FrontEndPair { first: Arc::clone(&ublk), second: Arc::clone(&vhost) };
+    let front_ends = FrontEndPair { first: Arc::clone(&nbd), second: Arc::new(of_blocks) };
     let (clock, interval) = clock::clock();
     let mut timeouts = Timeouts::default();
     timeouts.clock = interval.unwrap_or(timeouts.clock);
@@ -253,7 +262,7 @@ fn start(
     }
     let (volumes, listeners) = (config.volumes.clone(), config.nbd.clone());
     let journals = Journals::new(&config.state, &volumes, overrides.accepted_disks, reliances);
-    let mut daemon = Daemon::new(runtime, (nbd, ublk), config, tls, journals, ratio);
+    let mut daemon = Daemon::new(runtime, (nbd, ublk, vhost), config, tls, journals, ratio);
     daemon.set_in_use_wait(in_use_wait);
     for spec in volumes {
         manager::add::add(&daemon, spec)?;
@@ -263,7 +272,8 @@ fn start(
     daemon.monitor_power()?;
     let bound = listeners.iter().map(|address| daemon.bind(address));
     let bound = bound.collect::<anyhow::Result<Vec<_>>>()?;
+    let monitors = manager::monitors::bind_all(&daemon)?;
     daemon.set_in_use_wait(Duration::ZERO);
     report_descriptors();
-    Ok((daemon, bound))
+    Ok((daemon, bound, monitors))
 }

@@ -161,6 +161,14 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 let (front, mut context) = self.parts();
                 front.event(&mut context, FrontEndEvent::Command { key, result });
             }
+            Event::Counted { key } => {
+                let (front, mut context) = self.parts();
+                front.event(&mut context, FrontEndEvent::Counted { key });
+            }
+            Event::CounterEnded { key } => {
+                let (front, mut context) = self.parts();
+                front.event(&mut context, FrontEndEvent::CounterEnded { key });
+            }
             Event::File { tag, result } => {
                 let WorkerHost { shared, ios, reactor, ended, .. } = &mut self.host;
                 ios.file_done(shared, reactor, tag, result, ended);

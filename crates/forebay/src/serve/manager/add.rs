@@ -1,6 +1,6 @@
 //! Adds volumes: opens a disk with its journal, and hands both to the runtime.
 
-use super::{Daemon, problem};
+use super::{Daemon, monitors, problem};
 use crate::report::problem as problem_of;
 use crate::serve::calibrations::Disk;
 use crate::serve::changes::log_frozen;
@@ -71,7 +71,9 @@ pub(in crate::serve) fn add(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Pro
     if spec.config.frozen {
         log_frozen(name, true);
     }
+    let name = spec.name.clone();
     daemon.state().volumes.push(spec);
+    monitors::add(daemon, &name);
     Ok(())
 }
 

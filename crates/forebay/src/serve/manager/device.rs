@@ -33,7 +33,7 @@ pub(in crate::serve) fn serve(
 }
 
 /// What the kernel has to know of a volume.
-fn describe(daemon: &Daemon, name: &str) -> Result<ServedDevice, Problem> {
+pub(super) fn describe(daemon: &Daemon, name: &str) -> Result<ServedDevice, Problem> {
     daemon.spec_of(name)?;
     let figures = daemon.runtime.status_of(name).map_err(super::problem)?;
     let volume = &figures.volumes[0];

@@ -1,6 +1,6 @@
 //! The removal of volumes.
 
-use super::{Daemon, clients, problem};
+use super::{Daemon, clients, monitors, problem};
 use forebay_api::{DiscardRequest, Discarded, ErrorKind, Problem};
 use forebay_control::ProgressFn;
 use std::path::Path;
@@ -53,6 +53,7 @@ fn check_clients(daemon: &Daemon, name: &str, force: bool) -> Result<(), Problem
 
 fn forget(daemon: &Daemon, name: &str) {
     daemon.state().volumes.retain(|spec| spec.name != name);
+    monitors::close(daemon, name);
     // Before another volume gets its number.
     daemon.statistics.observe();
     tracing::info!(volume = %name, "volume removed");

@@ -3,8 +3,8 @@
 //! backends.
 
 use super::uring::drain_counter;
-use super::{BufferId, Event, FileOp, RECEIVE_BUFFERS_MAX, RECEIVE_BYTES, Reactor};
-use forebay_frontend::{DriverCommand, Sockets, receive_into};
+use super::{BufferId, Event, FileOp, RECEIVE_BUFFERS_MAX, RECEIVE_BYTES, Reactor, reset_counter};
+use forebay_frontend::{DriverCommand, EventCounters, Sockets, receive_into};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -15,6 +15,7 @@ const BUFFERS: u16 = RECEIVE_BUFFERS_MAX;
 const EVENTS: usize = 256;
 const WAKE_DATA: u64 = u64::MAX;
 const LISTENER_BIT: u64 = 1 << 40;
+const COUNTER_BIT: u64 = 1 << 41;
 /// Lists of vectors kept for the next sends. More are in use only while that many clients fetch
 /// their replies slowly.
 const SPARE_LISTS_MAX: usize = 16;
@@ -51,6 +52,8 @@ pub(crate) struct EpollReactor {
     /// Connections whose receive found no free buffer.
     starved: Vec<RawFd>,
     listeners: HashMap<u32, RawFd>,
+    /// The watched counters by their keys.
+    counters: HashMap<u32, RawFd>,
     events: VecDeque<Event>,
     /// The kernel's reports of one wait.
     ready: Vec<epoll::Event>,
@@ -121,6 +124,25 @@ impl Sockets for EpollReactor {
     }
 }
 
+impl EventCounters for EpollReactor {
+    fn watch_counter(&mut self, key: u32, fd: RawFd) {
+        let data = EventData::new_u64(COUNTER_BIT | u64::from(key));
+        match epoll::add(&self.epoll, borrow(fd), data, EventFlags::IN) {
+            Ok(()) => {
+                self.counters.insert(key, fd);
+            }
+            Err(_) => self.events.push_back(Event::CounterEnded { key }),
+        }
+    }
+
+    fn unwatch_counter(&mut self, key: u32) {
+        if let Some(fd) = self.counters.remove(&key) {
+            let _ = epoll::delete(&self.epoll, borrow(fd));
+            self.events.push_back(Event::CounterEnded { key });
+        }
+    }
+}
+
 impl Reactor for EpollReactor {
     const NAME: &'static str = "epoll";
     const FILES: bool = false;
@@ -138,6 +160,7 @@ impl Reactor for EpollReactor {
             eager: Vec::new(),
             starved: Vec::new(),
             listeners: HashMap::new(),
+            counters: HashMap::new(),
             events: VecDeque::new(),
             ready: Vec::with_capacity(EVENTS),
             spare: Vec::new(),
@@ -179,6 +202,8 @@ impl Reactor for EpollReactor {
                 self.events.push_back(Event::Woken);
             } else if data & LISTENER_BIT != 0 {
                 self.accept_all(data as u32);
+            } else if data & COUNTER_BIT != 0 {
+                self.counted(data as u32);
             } else {
                 let fd = data as RawFd;
                 self.try_send(fd);
@@ -210,6 +235,14 @@ impl Reactor for EpollReactor {
 }
 
 impl EpollReactor {
+    fn counted(&mut self, key: u32) {
+        let Some(&fd) = self.counters.get(&key) else { return };
+        match reset_counter(fd) {
+            true => self.events.push_back(Event::Counted { key }),
+            false => self.unwatch_counter(key),
+        }
+    }
+
     fn accept_all(&mut self, listener: u32) {
         let Some(&fd) = self.listeners.get(&listener) else { return };
         loop {

@@ -13,7 +13,7 @@ mod uring;
 pub(crate) use epoll::EpollReactor;
 pub(crate) use uring::UringReactor;
 
-use forebay_frontend::{DriverCommand, Sockets};
+use forebay_frontend::{DriverCommand, EventCounters, Sockets};
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -46,6 +46,10 @@ pub(crate) enum Event {
     File { tag: u32, result: io::Result<usize> },
     /// A command to a driver has ended.
     Command { key: u32, result: io::Result<usize> },
+    /// A counter of another process has advanced.
+    Counted { key: u32 },
+    /// The watch of a counter has ended.
+    CounterEnded { key: u32 },
 }
 
 /// A file operation. The caller keeps the memory that it points to valid until its event.
@@ -61,7 +65,7 @@ pub(crate) enum FileOp {
 
 /// A reactor. The caller keeps descriptors open, and memory valid, until the event of each
 /// operation.
-pub(crate) trait Reactor: Sockets + Sized {
+pub(crate) trait Reactor: Sockets + EventCounters + Sized {
     /// The name of the I/O engine.
     const NAME: &'static str;
 
@@ -94,6 +98,17 @@ pub(crate) trait Reactor: Sockets + Sized {
 
     /// Returns a lent buffer.
     fn recycle(&mut self, buffer: BufferId);
+}
+
+/// Resets a counter of another process. Returns false if it cannot be read. Never waits, whatever
+/// the other process does to the counter meanwhile.
+fn reset_counter(fd: RawFd) -> bool {
+    let mut count = [0; size_of::<u64>()];
+    let iovec = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+    // SAFETY: the memory is valid for the call.
+    let read = unsafe { libc::preadv2(fd, &raw const iovec, 1, -1, libc::RWF_NOWAIT) };
+    // Somebody else may have read it first.
+    read >= 0 || io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
 }
 
 #[cfg(test)]

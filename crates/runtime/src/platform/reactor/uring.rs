@@ -1,8 +1,8 @@
 //! The reactor over io_uring: one system call per turn submits the requested operations and waits
 //! for events.
 
-use super::{BufferId, Event, FileOp, RECEIVE_BYTES, Reactor};
-use forebay_frontend::{DriverCommand, Sockets};
+use super::{BufferId, Event, FileOp, RECEIVE_BYTES, Reactor, reset_counter};
+use forebay_frontend::{DriverCommand, EventCounters, Sockets};
 use io_uring::types::{BufRingEntry, Fd, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use std::collections::VecDeque;
@@ -29,6 +29,7 @@ const CANCEL: u64 = 5;
 const TIMER: u64 = 6;
 const FILL: u64 = 7;
 const COMMAND: u64 = 8;
+const COUNTER: u64 = 9;
 
 const fn user_data(kind: u64, key: u32) -> u64 {
     kind << 32 | key as u64
@@ -50,6 +51,8 @@ pub(crate) struct UringReactor {
     listeners: Vec<RawFd>,
     /// The connections by their numbers.
     connections: Vec<Receiver>,
+    /// The watched counters by their keys; -1 where there is none, or its watch ends.
+    counters: Vec<RawFd>,
     /// The time of the last search for silent receives.
     renewed: Instant,
 }
@@ -135,6 +138,20 @@ impl Sockets for UringReactor {
     }
 }
 
+impl EventCounters for UringReactor {
+    fn watch_counter(&mut self, key: u32, fd: RawFd) {
+        let entry = opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build();
+        self.push(entry.user_data(user_data(COUNTER, key)));
+        *place(&mut self.counters, key, -1) = fd;
+    }
+
+    fn unwatch_counter(&mut self, key: u32) {
+        *place(&mut self.counters, key, -1) = -1;
+        let entry = opcode::AsyncCancel::new(user_data(COUNTER, key)).build();
+        self.push(entry.user_data(user_data(CANCEL, key)));
+    }
+}
+
 impl Reactor for UringReactor {
     const NAME: &'static str = "io_uring";
     const FILES: bool = true;
@@ -163,6 +180,7 @@ impl Reactor for UringReactor {
             starved: VecDeque::new(),
             listeners: Vec::new(),
             connections: Vec::new(),
+            counters: Vec::new(),
             renewed: Instant::now(),
         };
         reactor.probe_receive()?;
@@ -341,6 +359,7 @@ impl UringReactor {
                 FILL => self.events.push_back(Event::Filled { conn: key, result }),
                 SEND => self.events.push_back(Event::Sent { conn: key, result }),
                 FILE => self.events.push_back(Event::File { tag: key, result }),
+                COUNTER => self.counted(key, result.is_ok()),
                 COMMAND => self.events.push_back(Event::Command { key, result }),
                 TIMER => {
                     self.timer_armed = false;
@@ -348,6 +367,16 @@ impl UringReactor {
                 }
                 _ => {}
             }
+        }
+    }
+
+    fn counted(&mut self, key: u32, is_ready: bool) {
+        let fd = self.counters[key as usize];
+        if fd >= 0 && is_ready && reset_counter(fd) {
+            self.watch_counter(key, fd);
+            self.events.push_back(Event::Counted { key });
+        } else {
+            self.events.push_back(Event::CounterEnded { key });
         }
     }
 

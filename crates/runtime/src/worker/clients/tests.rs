@@ -203,6 +203,10 @@ impl FrontEnd for Direct {
         self.clients.iter().for_each(|client| cx.release_unused(client.id, client.held));
     }
 
+    fn takes(_: &FrontEndEvent<'_>) -> bool {
+        false
+    }
+
     fn event<C: WorkerContext>(&mut self, _: &mut C, _: FrontEndEvent<'_>) {}
     fn extents<C: WorkerContext>(&mut self, _: &mut C, _: &ExtentQuery, _: &[Extent]) {}
     fn tick<C: WorkerContext>(&mut self, _: &mut C) {}
