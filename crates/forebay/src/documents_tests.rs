@@ -1,5 +1,6 @@
-//! Checks that the program understands every command in README.md and the manual, including those
-//! that no test can run, as they need root, a spare disk, a UPS or another machine.
+//! Checks that the program understands every command and configuration file in README.md, the
+//! manual and the recipes, including those that no test can run, as they need root, a spare disk, a
+//! UPS or another machine.
 
 #[path = "../tests/documents/blocks.rs"]
 mod blocks;
@@ -11,7 +12,7 @@ use crate::cli::{Cli, Command};
 use blocks::{blocks, documents};
 use check::Program;
 use clap::{CommandFactory, Parser};
-use forebay_config::{VolumeChange, parse_toml};
+use forebay_config::{Settings, SettingsSource, VolumeChange};
 use forebay_types::{PROGRAM_SETTINGS, VOLUME_SETTINGS};
 use std::path::Path;
 
@@ -36,6 +37,17 @@ fn accepts(words: &[String]) -> Result<(), String> {
     }
 }
 
+/// Checks that a server would start with this configuration file, as far as that depends on the
+/// file alone.
+fn load(text: &str) -> Result<(), String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("forebay.toml");
+    std::fs::write(&file, text).unwrap();
+    let state_default = Some("/var/lib/forebay".into());
+    let source = SettingsSource { file: Some(file), options: Settings::default(), state_default };
+    source.load().map(drop).map_err(|error| error.to_string())
+}
+
 /// If a line runs a program of this repository, checks that the program exists.
 fn check_program(line: &str) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -57,8 +69,7 @@ fn check_rest(page: &str, text: &str) -> Vec<String> {
     };
     for block in blocks(text).unwrap_or_else(|error| panic!("{page}: {error}")) {
         if block.language == "toml" {
-            let result = parse_toml(&block.text, page).map(drop).map_err(|error| error.to_string());
-            note(block.line, "the file", result);
+            note(block.line, "the file", load(&block.text));
             continue;
         }
         block.commands().iter().for_each(|line| note(block.line, line, check_program(line)));
@@ -202,8 +213,8 @@ fn every_sentence_that_the_manual_explains_is_in_the_program() {
     let mut text = String::new();
     source(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &mut text);
     let pages = documents();
-    let (_, operate) = pages.iter().find(|(page, _)| page.ends_with("operate.md")).unwrap();
-    let (_, sentences) = operate.split_once("\n## Messages\n").unwrap();
+    let (_, messages) = pages.iter().find(|(page, _)| page.ends_with("messages.md")).unwrap();
+    let (_, sentences) = messages.split_once("\n## Messages\n").unwrap();
     let (mut missing, mut count) = (Vec::new(), 0);
     for row in sentences.lines().filter(|line| line.starts_with("| `")) {
         let cell = row.split('|').nth(1).unwrap();
@@ -213,6 +224,18 @@ fn every_sentence_that_the_manual_explains_is_in_the_program() {
     }
     assert!(missing.is_empty(), "the program never says: {missing:#?}");
     assert!(count > 20, "only {count} sentences were found");
+}
+
+#[test]
+fn wrong_configuration_files_in_documents_are_found() {
+    let page = |settings: &str| format!("text\n\n```toml\n{settings}\n```\n");
+    let volume = "[[volume]]\nname = 'a'\nbacking = '/dev/sdb'\nmode = 'write-through'";
+    assert_eq!(check_rest("page.md", &page(volume)), Vec::<String>::new());
+    let unprotected = volume.replace("through", "back");
+    for wrong in ["memmory = '1GiB'", "tls = 'forced'", &unprotected] {
+        let found = check_rest("page.md", &page(wrong));
+        assert!(found.len() == 1 && found[0].starts_with("page.md:3: "), "{wrong}: {found:?}");
+    }
 }
 
 #[test]

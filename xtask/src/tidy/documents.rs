@@ -1,11 +1,11 @@
-//! References in documents: they name existing files and tests, and each decision has a unique
-//! number.
+//! References in documents: they name existing files and tests, links lead to existing pages and
+//! headings, and each decision has a unique number.
 
 use super::Finding;
 use crate::source::is_word;
 use crate::tree::Tree;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// The guarantees, and the tests that enforce them.
 const SPECIFICATION: &str = "docs/SPECIFICATION.md";
@@ -57,6 +57,49 @@ pub fn source_paths(tree: &Tree, file: &Path, text: &str, findings: &mut Vec<Fin
             }
         }
     }
+}
+
+/// Checks that the links of a document lead to files and folders of the repository, and to headings
+/// of its documents.
+pub fn links(tree: &Tree, file: &Path, text: &str, findings: &mut Vec<Finding>) {
+    let dir = file.parent().unwrap_or(Path::new(""));
+    for (index, line) in text.lines().enumerate() {
+        for rest in line.split("](").skip(1) {
+            let Some((target, _)) = rest.split_once(')') else { continue };
+            if target.contains("://") || target.contains(char::is_whitespace) {
+                continue;
+            }
+            let (path, heading) = target.split_once('#').unwrap_or((target, ""));
+            let page = if path.is_empty() { file.to_owned() } else { resolve(&dir.join(path)) };
+            let is_there = tree.files.iter().any(|(at, _)| at.starts_with(&page));
+            if !is_there || !heading.is_empty() && !has_heading(tree.text(&page), heading) {
+                let message = format!("the link to {target} leads nowhere");
+                findings.push(Finding { file: file.to_owned(), line: index + 1, message });
+            }
+        }
+    }
+}
+
+/// A path without `.` and `..`.
+fn resolve(path: &Path) -> PathBuf {
+    let mut resolved = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(resolved.pop()),
+            Component::CurDir => {}
+            part => resolved.push(part),
+        }
+    }
+    resolved
+}
+
+/// Whether a document has a heading with this anchor: its text in lower case, with hyphens for
+/// spaces and without punctuation.
+fn has_heading(text: &str, anchor: &str) -> bool {
+    text.lines().filter(|line| line.starts_with('#')).any(|line| {
+        let title = line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        title.chars().filter(|c| is_word(*c) || *c == '-').eq(anchor.chars())
+    })
 }
 
 /// Checks that the files and tests named by the specification exist.
@@ -171,6 +214,26 @@ mod tests {
             assert_eq!(found(file, &text), [format!("{file}:2: there is no {path}")]);
         }
         assert_eq!(found("docs/decisions/0001-x.md", "`src/gone.rs`"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_link_leads_to_a_page_and_a_heading() {
+        let page = "# A page\n\n## Reads, and `writes`: 1 of 2\n";
+        let files = [("docs/a.md", page), ("docs/manual/b.md", "# B\n"), ("docs/top/x.png", "")];
+        let tree = Tree::of(files.map(|(file, text)| (file.into(), text.to_owned())).into());
+        let found = |text: &str| {
+            let mut findings = Vec::new();
+            links(&tree, Path::new("docs/manual/b.md"), text, &mut findings);
+            findings.iter().map(Finding::to_string).collect::<Vec<_>>()
+        };
+        for right in ["../a.md", "../a.md#reads-and-writes-1-of-2", "#b", "../top", "https://x/y"] {
+            assert_eq!(found(&format!("see [it]({right}), ![picture](../top/x.png)")), [""; 0]);
+        }
+        for wrong in ["a.md", "../a.md#reads", "#a-page", "../gone", "b.md#"] {
+            let wanted = format!("docs/manual/b.md:2: the link to {wrong} leads nowhere");
+            let wanted = if wrong.ends_with('#') { vec![] } else { vec![wanted] };
+            assert_eq!(found(&format!("one\n[two]({wrong})")), wanted);
+        }
     }
 
     #[test]

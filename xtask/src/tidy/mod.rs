@@ -60,6 +60,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         }
         if extension == "md" {
             documents::source_paths(tree, file, text, &mut findings);
+            documents::links(tree, file, text, &mut findings);
         }
     }
     documents::specification(tree, &mut findings);

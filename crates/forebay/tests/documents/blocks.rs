@@ -15,7 +15,7 @@
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 #![allow(dead_code, reason = "each of the two tests uses part of this module")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// How a block is tested.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,12 +44,17 @@ pub struct Block {
     pub text: String,
 }
 
+/// The folders whose pages are tested, beside README.md.
+const FOLDERS: [&str; 2] = ["docs/manual", "docs/recipes"];
+
 /// The tested documents: their paths from the root of the repository, and their texts.
 pub fn documents() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let manual = std::fs::read_dir(root.join("docs/manual")).unwrap();
-    let mut paths: Vec<PathBuf> = manual.map(|entry| entry.unwrap().path()).collect();
-    paths.push(root.join("README.md"));
+    let mut paths = vec![root.join("README.md")];
+    for folder in FOLDERS {
+        let entries = std::fs::read_dir(root.join(folder)).unwrap();
+        paths.extend(entries.map(|entry| entry.unwrap().path()));
+    }
     paths.sort();
     let name = |path: &Path| path.strip_prefix(&root).unwrap().display().to_string();
     paths.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()

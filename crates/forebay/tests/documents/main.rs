@@ -1,5 +1,6 @@
-//! Runs the commands in README.md and the manual, page by page, against the built program, each
-//! page in a directory of its own. `blocks.rs` describes the comments that control this. A unit
+//! Runs the commands in README.md, the manual and the recipes, page by page, against the built
+//! program, each page in a directory of its own. `blocks.rs` describes the comments that control
+//! this. A unit
 //! test of the command line parses the commands that are not run.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]

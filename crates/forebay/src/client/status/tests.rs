@@ -63,7 +63,7 @@ fn after_a_warm_start_what_the_disks_had_more_is_explained() {
 
 #[test]
 fn the_documents_show_the_overview_as_it_is() {
-    for (page, status) in [("README.md", healthy()), ("docs/manual/operate.md", failing())] {
+    for (page, status) in [("README.md", healthy()), ("docs/manual/status.md", failing())] {
         let path = format!("{}/../../{page}", env!("CARGO_MANIFEST_DIR"));
         let document = std::fs::read_to_string(path).unwrap();
         let shown = once(What::Overview, &status);
