@@ -51,7 +51,8 @@ end_guest
 truncate -s 256M "$dir/raw.img" "$dir/files.img"
 "$forebay" serve --keeper yes --io "$io" --memory 96MiB --state "$dir/state" \
   --volume "raw=delay(read=2ms,write=8ms):$dir/raw.img" \
-  --volume "files=$dir/files.img,mode=write-back,protection=none,accept-loss=yes" --vhost-user "$dir/vhost" >"$dir/server.log" 2>&1 &
+  --volume "files=$dir/files.img,mode=write-back,protection=none,accept-loss=yes" \
+  --vhost-user "$dir/vhost" >"$dir/server.log" 2>&1 &
 keeper=$!
 wait_for_socket "$dir/vhost/files.sock" "$keeper" || gave_up "the server does not start"
 status() { timeout 10 "$forebay" status --json --state "$dir/state" 2>/dev/null; }
