@@ -19,6 +19,7 @@ pub mod figures;
 pub mod fio;
 pub mod forebay;
 pub mod group;
+pub mod guest;
 pub mod hostile;
 pub mod load;
 pub mod model;
