@@ -43,8 +43,6 @@ pub(crate) enum SessionsEvent {
     Listen { volume: Arc<str>, listener: OwnedFd, device: GuestDisk },
     /// Close the socket of a volume, and its connections.
     Close { volume: Arc<str> },
-    /// A device has changed.
-    Change { volume: Arc<str>, device: GuestDisk },
     /// From a worker.
     Notice(Notice),
     /// End the thread.

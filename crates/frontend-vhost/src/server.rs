@@ -68,11 +68,6 @@ impl VhostServer {
         self.post(SessionsEvent::Close { volume: volume.into() });
     }
 
-    /// Tells the monitors of a volume that its device has changed.
-    pub fn change(&self, volume: &str, device: GuestDisk) {
-        self.post(SessionsEvent::Change { volume: volume.into(), device });
-    }
-
     fn post(&self, event: SessionsEvent) {
         if let Some(control) = &*self.control.lock().unwrap_or_else(PoisonError::into_inner) {
             control.post(event);

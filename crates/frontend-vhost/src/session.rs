@@ -10,8 +10,8 @@ use forebay_frontend::Peer;
 use forebay_vhost::block::{GuestDisk, PROPERTIES_BYTES, WRITE_BACK_AT, feature};
 use forebay_vhost::inflight::{region_bytes, ring_bytes};
 use forebay_vhost::message::{
-    CONFIG_CHANGED, ConfigPart, InflightShape, MEMORY_REGIONS_MAX, MessageError, MessageHead,
-    MonitorMessage, PROTOCOL_FEATURES, RingAddresses, protocol, ring_base,
+    ConfigPart, InflightShape, MEMORY_REGIONS_MAX, MessageError, MessageHead, MonitorMessage,
+    PROTOCOL_FEATURES, RingAddresses, protocol, ring_base,
 };
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use std::io;
@@ -128,7 +128,6 @@ pub(crate) struct MonitorSession {
     /// The guest's wish, and what follows from it for the rings.
     wants_write_back: bool,
     is_write_back: Arc<AtomicBool>,
-    server_socket: Option<OwnedFd>,
     pending: Option<PendingMessage>,
     reports: Arc<Reports>,
     is_closing: bool,
@@ -158,7 +157,6 @@ impl MonitorSession {
             inflight: None,
             wants_write_back: true,
             is_write_back: Arc::new(AtomicBool::new(false)),
-            server_socket: None,
             pending: None,
             reports: Arc::default(),
             is_closing: false,
@@ -219,18 +217,6 @@ impl MonitorSession {
         self.pending = None;
         for ring in 0..self.rings.len() {
             self.stop_ring(workers, ring as u16);
-        }
-    }
-
-    /// Tells the monitor that the device has changed.
-    pub(crate) fn change(&mut self, device: GuestDisk) {
-        self.device = GuestDisk { rings: self.device.rings, ..device };
-        if let Some(socket) = &self.server_socket {
-            let message = MessageHead::of_server(CONFIG_CHANGED);
-            if let Err(error) = send(socket, message.as_bytes(), None) {
-                let volume = &self.volume;
-                tracing::warn!(%volume, %error, "cannot tell a virtual machine the new size");
-            }
         }
     }
 
@@ -315,10 +301,6 @@ impl MonitorSession {
                     self.wants_write_back = *value != 0;
                     self.choose_write_back();
                 }
-                SessionAnswer::Done
-            }
-            MonitorMessage::SetServerSocket => {
-                self.server_socket = files.into_iter().next();
                 SessionAnswer::Done
             }
             MonitorMessage::GetInflight(shape) => self.make_inflight(shape)?,

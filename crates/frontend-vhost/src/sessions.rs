@@ -94,15 +94,6 @@ impl Sessions {
                     session.close(&self.workers);
                 }
             }
-            SessionsEvent::Change { volume, device } => {
-                let mut sockets = self.sockets.iter_mut();
-                if let Some(socket) = sockets.find(|socket| socket.volume == volume) {
-                    socket.device = device;
-                }
-                for session in self.sessions.iter_mut().filter(|it| *it.volume() == *volume) {
-                    session.change(device);
-                }
-            }
             SessionsEvent::Notice(notice) => {
                 let (Notice::Started { key, .. } | Notice::Ended { key, .. }) = notice;
                 let mut sessions = self.sessions.iter_mut();

@@ -26,8 +26,6 @@ pub mod protocol {
     pub const MQ: u64 = 1 << 0;
     /// Messages can ask for an acknowledgement.
     pub const REPLY_ACK: u64 = 1 << 3;
-    /// The server can send messages of its own.
-    pub const BACKEND_REQ: u64 = 1 << 5;
     /// The properties of the device are read over the socket.
     pub const CONFIG: u64 = 1 << 9;
     /// Requests in flight are recorded in shared memory.
@@ -37,8 +35,7 @@ pub mod protocol {
     /// Memory is added and removed in pieces.
     pub const MEMORY_SLOTS: u64 = 1 << 15;
     /// All of these.
-    pub const ALL: u64 =
-        MQ | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT | RESET_DEVICE | MEMORY_SLOTS;
+    pub const ALL: u64 = MQ | REPLY_ACK | CONFIG | INFLIGHT | RESET_DEVICE | MEMORY_SLOTS;
 }
 
 /// The head of a message.
@@ -55,11 +52,6 @@ pub const HEADER_BYTES: usize = size_of::<MessageHead>();
 const _: () = assert!(HEADER_BYTES == 12);
 
 impl MessageHead {
-    /// The head of a message of the server's own, without payload.
-    pub const fn of_server(request: u32) -> Self {
-        Self { request, flags: VERSION, size: 0 }
-    }
-
     /// Reads a head.
     ///
     /// # Errors
@@ -261,8 +253,6 @@ pub enum MonitorMessage {
         /// Whether it starts.
         is_enabled: bool,
     },
-    /// Gives the socket for messages of the server.
-    SetServerSocket,
     /// Asks for a part of the properties of the device.
     GetConfig(ConfigPart),
     /// Changes a part of them.
@@ -326,7 +316,6 @@ impl MonitorMessage {
                 let (ring, enabled) = of_ring(request, payload)?;
                 Self::EnableRing { ring, is_enabled: enabled != 0 }
             }
-            21 => Self::SetServerSocket,
             24 => Self::GetConfig(config_part(request, payload)?.0),
             25 => {
                 let (part, bytes) = config_part(request, payload)?;
@@ -342,9 +331,6 @@ impl MonitorMessage {
         })
     }
 }
-
-/// The message of the server that the properties of the device have changed.
-pub const CONFIG_CHANGED: u32 = 2;
 
 /// The answer to [`MonitorMessage::GetRingBase`].
 pub fn ring_base(ring: u16, base: u16) -> [u8; 8] {

@@ -34,6 +34,7 @@ on_both_reactors! {
     an_end_that_races_with_a_receive_is_reported,
     a_renewed_receive_reports_nothing_and_loses_no_bytes,
     a_turn_allocates_nothing,
+    a_counter_is_reported_until_its_watch_ends,
 }
 
 /// Many more than the receive buffers.
@@ -229,4 +230,40 @@ fn a_turn_allocates_nothing<R: Reactor>() {
         assert_eq!(recv(&theirs, &mut fetched[..], RecvFlags::empty()).unwrap().0, 1);
     }
     assert_eq!(allocations() - before, 0, "allocations in 100 turns");
+}
+
+/// The next event of a counter: its key, and whether it is the last.
+fn counter_event<R: Reactor>(reactor: &mut R) -> Option<(u32, bool)> {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        while let Some(event) = reactor.event() {
+            match event {
+                Event::Counted { key } => return Some((key, false)),
+                Event::CounterEnded { key } => return Some((key, true)),
+                _ => {}
+            }
+        }
+        reactor.wait(Duration::from_millis(10)).unwrap();
+    }
+    None
+}
+
+fn a_counter_is_reported_until_its_watch_ends<R: Reactor>() {
+    let (mut reactor, _wake) = reactor::<R>();
+    // Neither needs to be non-blocking: the reactor never waits for it.
+    let counters = [(); 2].map(|()| eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+    for (key, counter) in counters.iter().enumerate() {
+        reactor.watch_counter(key as u32, counter.as_raw_fd());
+    }
+    for round in 0..3 {
+        rustix::io::write(&counters[1], &7_u64.to_ne_bytes()).unwrap();
+        assert_eq!(counter_event(&mut reactor), Some((1, false)), "round {round}");
+    }
+    reactor.unwatch_counter(1);
+    assert_eq!(counter_event(&mut reactor), Some((1, true)));
+    rustix::io::write(&counters[1], &1_u64.to_ne_bytes()).unwrap();
+    rustix::io::write(&counters[0], &1_u64.to_ne_bytes()).unwrap();
+    assert_eq!(counter_event(&mut reactor), Some((0, false)), "of the other counter");
+    reactor.watch_counter(1, counters[1].as_raw_fd());
+    assert_eq!(counter_event(&mut reactor), Some((1, false)), "it was not reset before");
 }

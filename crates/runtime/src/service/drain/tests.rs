@@ -5,7 +5,7 @@ use crate::rig::{MIB, listen, quiet_config, volume};
 use crate::worker::Crew;
 use crate::{Runtime, Timeouts};
 use forebay_backend::MemoryBackend;
-use forebay_frontend::{DriverCommand, Sockets};
+use forebay_frontend::{DriverCommand, EventCounters, Sockets};
 use forebay_frontend_nbd::NbdServer;
 use forebay_nbd::proto;
 use std::io::{self, Read, Write};
@@ -62,6 +62,16 @@ impl Sockets for Deaf {
 
     fn forget(&mut self, fd: RawFd) {
         self.0.forget(fd);
+    }
+}
+
+impl EventCounters for Deaf {
+    fn watch_counter(&mut self, key: u32, fd: RawFd) {
+        self.0.watch_counter(key, fd);
+    }
+
+    fn unwatch_counter(&mut self, key: u32) {
+        self.0.unwatch_counter(key);
     }
 }
 

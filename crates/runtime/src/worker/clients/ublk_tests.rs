@@ -6,7 +6,9 @@ use crate::platform::reactor::{BufferId, EpollReactor, Event, FileOp, Reactor};
 use crate::rig::{MIB, quiet_config, volume};
 use crate::worker::Worker;
 use forebay_backend::MemoryBackend;
-use forebay_frontend::{Clients, DriverCommand, FrontEnd, FrontEndEvent, Quota, Service, Sockets};
+use forebay_frontend::{
+    Clients, DriverCommand, EventCounters, FrontEnd, FrontEndEvent, Quota, Service, Sockets,
+};
 use forebay_frontend_nbd::NbdServer;
 use forebay_frontend_ublk::{Device, UblkFrontEnd, UblkMessage, UblkServer};
 use forebay_types::Mode;
@@ -55,6 +57,16 @@ impl Sockets for Recording {
 
     fn forget(&mut self, fd: RawFd) {
         self.sockets.forget(fd);
+    }
+}
+
+impl EventCounters for Recording {
+    fn watch_counter(&mut self, key: u32, fd: RawFd) {
+        self.sockets.watch_counter(key, fd);
+    }
+
+    fn unwatch_counter(&mut self, key: u32) {
+        self.sockets.unwatch_counter(key);
     }
 }
 
