@@ -2,7 +2,7 @@
 # Runs in the guest that scripts/service.sh boots with two packages. The first boot installs the old
 # package, and has a disk cached and mounted at boot. The second one upgrades and removes it while
 # files are written. The last line "guest: all passed" means success.
-set -euo pipefail
+set -Eeuo pipefail
 
 say() { echo "guest: $*"; }
 
@@ -17,6 +17,7 @@ finish() {
   fi
 }
 trap finish EXIT
+trap 'say "failed: $BASH_COMMAND"' ERR
 
 # within SECONDS WHAT COMMAND...: repeats a command until it succeeds.
 within() {
@@ -85,6 +86,19 @@ upgrade() {
   within 120 "files are written after the upgrade" has_written_more "$((written + 3))"
 }
 
+# refuse_settings: if the new program refuses the settings, it is installed and the server goes on.
+refuse_settings() {
+  local old
+  old=$(server)
+  echo 'mistake = 1' >/etc/forebay/forebay.toml
+  apt install --reinstall /packages/new.deb
+  grep 'forebay: the server still runs the old program' /tmp/apt
+  [[ $(server) == "$old" ]]
+  cp /packages/forebay.toml /etc/forebay/forebay.toml
+  apt install --reinstall /packages/new.deb
+  [[ $(server) != "$old" ]]
+}
+
 # refuse_removal: the package stays, and all goes on, while its block device is mounted.
 refuse_removal() {
   local old written
@@ -99,9 +113,9 @@ refuse_removal() {
 
 # refuse_loss: the package stays while a disk does not take data that only memory has.
 refuse_loss() {
-  local old backing=/dev/vdc
+  local old sick='error(kind=write):/dev/vdc,mode=write-back,protection=none,accept-loss=yes'
   old=$(server)
-  forebay volume add "sick=error(kind=write):$backing,mode=write-back,protection=none,accept-loss=yes"
+  forebay volume add "sick=$sick"
   forebay attach sick
   dd if=/dev/urandom of=/dev/forebay/sick bs=64k count=4 oflag=direct status=none
   if apt remove forebay; then say "a package with dirty data was removed"; exit 1; fi
@@ -119,6 +133,8 @@ remove() {
   apt remove forebay
   [[ ! -e /usr/bin/forebay && ! -e /dev/forebay/mounted && ! -e /run/forebay ]]
   [[ $(systemctl is-active forebay) == inactive ]]
+  systemctl list-units --state=active,activating,failed --plain --no-legend 'forebay*' >/tmp/units
+  if [[ -s /tmp/units ]]; then cat /tmp/units; false; fi
   if grep -lx forebay /proc/[0-9]*/comm 2>/dev/null; then exit 1; fi
   mount /dev/vdd /srv
   cmp /tmp/source /srv/file
@@ -144,6 +160,7 @@ write &
 writer=$!
 within 120 "files are written" has_written_more 3
 upgrade
+refuse_settings
 refuse_removal
 kill -0 "$writer"
 touch /tmp/stop

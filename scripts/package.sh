@@ -8,7 +8,7 @@
 # of the release build, or of the directory FOREBAY_PROGRAMS; if that is empty, the package builds
 # its own. DEBIAN_MIRROR is where the packages of Debian are fetched, and PACKAGE_CACHE keeps
 # the system for the chroot between runs. scripts/service.sh has the settings of the guest.
-set -euo pipefail
+set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
 . scripts/common.sh
@@ -17,15 +17,16 @@ packages=${PACKAGES:-$(target_dir)/packages}
 programs=${FOREBAY_PROGRAMS-$(target_dir)/release}
 suite=${SERVICE_SUITE:-bookworm}
 base=${PACKAGE_CACHE:-$(target_dir)/package-test}-$suite.tar
-version=$(dpkg-parsechangelog -SVersion)
-next=$version+next
-arch=$(dpkg --print-architecture)
 [[ $(id -u) == 0 ]] || fail "mmdebstrap needs root"
 need dpkg-buildpackage=dpkg-dev dh=debhelper lintian=lintian mmdebstrap=mmdebstrap man=man-db \
   cmake=cmake piuparts=piuparts
+version=$(dpkg-parsechangelog -SVersion)
+next=$version+next
+arch=$(dpkg --print-architecture)
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+trap 'say "failed: $BASH_COMMAND"' ERR
 
 # build: the packages, of a copy of the tree, and one of a later version with the same content.
 build() {
