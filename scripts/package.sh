@@ -26,7 +26,7 @@ arch=$(dpkg --print-architecture)
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-trap 'say "failed: $BASH_COMMAND"' ERR
+trap 'say "failed: $BASH_COMMAND" >&2' ERR
 
 # build: the packages, of a copy of the tree, and one of a later version with the same content.
 build() {

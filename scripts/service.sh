@@ -138,7 +138,7 @@ boot() {
     -drive "file=$dir/second.img,format=raw,if=virtio" \
     -drive "file=$dir/mounted.img,format=raw,if=virtio" \
     -append "$kernel_options systemd.show_status=no" </dev/null 2>&1 |
-    tr -d '\r' | tee "$dir/console"
+    sed -u 's/\r//g' | tee "$dir/console"
 }
 
 fetch_kernel
