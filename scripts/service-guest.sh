@@ -111,7 +111,7 @@ writer=$!
 has_written_more() { (($(cat /tmp/written 2>/dev/null || echo 0) > $1)); }
 within 120 "files are written" has_written_more 3
 
-cat >>/etc/forebay.toml <<'TOML'
+cat >>/etc/forebay/forebay.toml <<'TOML'
 
 [[volume]]
 name = "second"
@@ -120,10 +120,10 @@ TOML
 systemctl reload forebay
 within 120 "reloaded" serves second
 is_active "$main"
-cp /etc/forebay.toml /tmp/good.toml
-echo 'mistake = 1' >/etc/forebay.toml
+cp /etc/forebay/forebay.toml /tmp/good.toml
+echo 'mistake = 1' >/etc/forebay/forebay.toml
 if systemctl reload forebay; then say "a reload of a wrong file passed"; exit 1; fi
-cp /tmp/good.toml /etc/forebay.toml
+cp /tmp/good.toml /etc/forebay/forebay.toml
 is_active "$main"
 serves second
 say "a reload of a wrong file failed"

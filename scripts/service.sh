@@ -4,7 +4,10 @@
 # killed, restarted and stopped there, as its own user and with disks of the guest. Meanwhile a file
 # system on a block device of one of them, mounted at boot, is written.
 #
-#   scripts/service.sh
+#   scripts/service.sh [OLD NEW]
+#
+# With two packages of different versions, the guest installs the old one instead, boots with it,
+# and upgrades to the new one and removes it under load: see scripts/package-guest.sh.
 #
 # Needs root, for debootstrap. SERVICE_SUITE=trixie selects Debian 13, whose systemd 257 keeps the
 # pool itself. FOREBAY selects another program than the release build, SERVICE_CACHE a directory
@@ -19,9 +22,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 forebay=${FOREBAY:-$(target_dir)/release/forebay}
 suite=${SERVICE_SUITE:-bookworm}
-system=${SERVICE_CACHE:-$(target_dir)/service-test}-$suite
+# A system that has had the service is none for the packages.
+kind=service
+if (($#)); then kind=package; fi
+system=${SERVICE_CACHE:-$(target_dir)/service-test}-$kind-$suite
 timeout_seconds=1800
-[[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
+[[ $kind == package || -x $forebay ]] ||
+  fail "$forebay is not built: run cargo build --release first"
 [[ $(id -u) == 0 ]] || fail "debootstrap needs root"
 need_qemu
 need debootstrap=debootstrap mkfs.ext4=e2fsprogs
@@ -41,18 +48,11 @@ fetch_system() {
   touch "$system/complete"
 }
 
-# install_service: the program, the unit with its user and link, and the test.
-install_service() {
+# install_test SCRIPT: a service that runs the test at boot, with its output on the console.
+install_test() {
   local units=$system/tree/etc/systemd/system
-  install_file "$forebay" "$system/tree/usr/local/bin/forebay"
-  install_file scripts/service-guest.sh "$system/tree/usr/local/bin/service-test"
+  install_file "$1" "$system/tree/usr/local/bin/service-test"
   chmod +x "$system/tree/usr/local/bin/service-test"
-  install_file contrib/systemd/forebay.service "$units/forebay.service"
-  install_file contrib/systemd/forebay.sysusers "$system/tree/etc/sysusers.d/forebay.conf"
-  install_file contrib/systemd/forebay.tmpfiles "$system/tree/etc/tmpfiles.d/forebay.conf"
-  install_file contrib/systemd/forebay-attach@.service "$units/forebay-attach@.service"
-  install_file contrib/systemd/forebay.rules "$system/tree/etc/udev/rules.d/60-forebay.rules"
-  systemd-sysusers --root="$system/tree" 2>/dev/null || chroot "$system/tree" systemd-sysusers
   cat >"$units/service-test.service" <<'UNIT'
 [Unit]
 Description=Test of the service
@@ -66,7 +66,16 @@ TTYPath=/dev/ttyS0
 [Install]
 WantedBy=multi-user.target
 UNIT
-  cat >"$system/tree/etc/forebay.toml" <<'TOML'
+  mkdir -p "$units/multi-user.target.wants"
+  ln -sf ../service-test.service "$units/multi-user.target.wants/"
+  # A login on the console would be in the way of the test's lines.
+  ln -sf /dev/null "$units/serial-getty@ttyS0.service"
+}
+
+# write_settings FILE: two volumes on disks of the guest.
+write_settings() {
+  mkdir -p "$(dirname "$1")"
+  cat >"$1" <<'TOML'
 memory = "64MiB"
 nbd = ["unix:/run/forebay/nbd.sock,mode=0660,group=disk"]
 
@@ -78,13 +87,34 @@ backing = "/dev/vdb"
 name = "mounted"
 backing = "/dev/vdd"
 TOML
-  local options=_netdev,x-systemd.requires=forebay-attach@mounted.service
-  echo "/dev/forebay/mounted /srv ext4 $options 0 0" >"$system/tree/etc/fstab"
-  mkdir -p "$units/multi-user.target.wants"
-  ln -sf ../forebay.service ../service-test.service "$units/multi-user.target.wants/"
+}
+
+mount_options=_netdev,x-systemd.requires=forebay-attach@mounted.service
+
+# install_service: the program, the unit with its user and link, and the test.
+install_service() {
+  local units=$system/tree/etc/systemd/system
+  install_test scripts/service-guest.sh
+  install_file "$forebay" "$system/tree/usr/local/bin/forebay"
+  install_file contrib/systemd/forebay.service "$units/forebay.service"
+  install_file contrib/systemd/forebay.sysusers "$system/tree/etc/sysusers.d/forebay.conf"
+  install_file contrib/systemd/forebay.tmpfiles "$system/tree/etc/tmpfiles.d/forebay.conf"
+  install_file contrib/systemd/forebay-attach@.service "$units/forebay-attach@.service"
+  install_file contrib/systemd/forebay.rules "$system/tree/etc/udev/rules.d/60-forebay.rules"
+  systemd-sysusers --root="$system/tree" 2>/dev/null || chroot "$system/tree" systemd-sysusers
+  write_settings "$system/tree/etc/forebay/forebay.toml"
+  echo "/dev/forebay/mounted /srv ext4 $mount_options 0 0" >"$system/tree/etc/fstab"
+  ln -sf ../forebay.service "$units/multi-user.target.wants/"
   ln -sf ../forebay-attach@.service "$units/multi-user.target.wants/forebay-attach@mounted.service"
-  # A login on the console would be in the way of the test's lines.
-  ln -sf /dev/null "$units/serial-getty@ttyS0.service"
+}
+
+# install_packages OLD NEW: the packages and the test, which installs them.
+install_packages() {
+  install_test scripts/package-guest.sh
+  install_file "$1" "$system/tree/packages/old.deb"
+  install_file "$2" "$system/tree/packages/new.deb"
+  write_settings "$system/tree/packages/forebay.toml"
+  echo "/dev/forebay/mounted /srv ext4 $mount_options,nofail 0 0" >"$system/tree/packages/fstab"
 }
 
 # pack: the system as a disk, and an initramfs that mounts it.
@@ -108,12 +138,16 @@ boot() {
     -drive "file=$dir/second.img,format=raw,if=virtio" \
     -drive "file=$dir/mounted.img,format=raw,if=virtio" \
     -append "$kernel_options systemd.show_status=no" </dev/null 2>&1 |
-    tr -d '\r' | tee "$dir/console"
+    sed -u 's/\r//g' | tee "$dir/console"
 }
 
 fetch_kernel
 fetch_system
-install_service
+if [[ $kind == package ]]; then install_packages "$@"; else install_service; fi
 pack
+if [[ $kind == package ]]; then
+  boot || fail "the guest did not end by itself within $timeout_seconds s"
+  grep -qx 'guest: installed' "$dir/console" || fail "the guest did not install the package"
+fi
 boot || fail "the guest did not end by itself within $timeout_seconds s"
 grep -qx 'guest: all passed' "$dir/console" || fail "the guest did not pass: see above"

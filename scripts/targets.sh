@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Volumes for other hosts: block devices of `forebay attach` behind the kernel's targets for NVMe/TCP
-# and iSCSI (LIO), and behind tgt, as docs/recipes has them. In one emulated guest, which is its own
-# client, every block is read back while the server is killed and upgraded.
+# Volumes for other hosts: block devices of `forebay attach` behind the targets of the kernel for
+# NVMe/TCP and iSCSI (LIO), and behind tgt, as docs/recipes has them. In one emulated guest, which
+# is its own client, every block is read back while the server is killed and upgraded.
 #
 #   scripts/targets.sh
 #

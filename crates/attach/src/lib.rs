@@ -50,8 +50,11 @@ pub struct AttachArguments {
 #[derive(Args, Debug)]
 pub struct DetachArguments {
     /// The volume's name
-    #[arg(value_name = "VOLUME")]
-    pub volume: String,
+    #[arg(value_name = "VOLUME", required_unless_present = "all")]
+    pub volume: Option<String>,
+    /// Remove the devices of all volumes, or none if one of them is in use
+    #[arg(long, conflicts_with = "volume")]
+    pub all: bool,
     /// Remove the device although no server serves it: requests that wait fail
     #[arg(long)]
     pub force: bool,
@@ -214,30 +217,62 @@ fn attach_in_background(arguments: &AttachArguments, socket: &Path) -> anyhow::R
     }
 }
 
-/// Detaches a volume.
+/// Detaches a volume, or all of them.
 ///
 /// # Errors
-/// When it is not attached, its device is in use, or its requests wait for a server.
+/// When it is not attached, a device is in use, or its requests wait for a server.
 pub fn detach(arguments: &DetachArguments) -> anyhow::Result<()> {
-    let volume = &arguments.volume;
-    let Some(attached) = record::find(volume)? else {
-        let message = format!("volume '{volume}' is not attached");
-        return Err(with_remedy(Error::msg(message), "see `forebay devices`"));
+    let all = match &arguments.volume {
+        None => record::all()?,
+        Some(volume) => {
+            let Some(attached) = record::find(volume)? else {
+                let message = format!("volume '{volume}' is not attached");
+                return Err(with_remedy(Error::msg(message), "see `forebay devices`"));
+            };
+            vec![attached]
+        }
     };
-    let mut driver = UblkDriver::open()?;
-    let is_served = driver.info(attached.ublk).map(|info| info.state() == DeviceState::Live);
-    let is_there = is_served.is_ok();
-    if is_there {
-        usage::check_unused(&attached)?;
+    if all.is_empty() {
+        return Ok(());
     }
-    if !is_served.unwrap_or(true) && !arguments.force {
-        let message = format!("no server serves volume '{volume}': its device waits for one");
+    let mut driver = UblkDriver::open()?;
+    for attached in &all {
+        check_detachable(&mut driver, attached, arguments.force)?;
+    }
+    // All before the first is removed: a server may refuse a flush.
+    if !arguments.force {
+        for attached in &all {
+            flush_if_there(&mut driver, attached)?;
+        }
+    }
+    all.iter().try_for_each(|attached| detach_unused(&mut driver, attached))
+}
+
+/// Refuses a device that is in use, or whose requests wait for a server.
+fn check_detachable(
+    driver: &mut UblkDriver,
+    attached: &AttachedVolume,
+    force: bool,
+) -> anyhow::Result<()> {
+    let Ok(info) = driver.info(attached.ublk) else { return Ok(()) };
+    usage::check_unused(attached)?;
+    if info.state() != DeviceState::Live && !force {
+        let message =
+            format!("no server serves volume '{}': its device waits for one", attached.volume);
         let remedy = "start the server, or use --force to fail the requests that wait";
         return Err(with_remedy(Error::msg(message), remedy));
     }
-    if is_there && !arguments.force {
-        usage::flush(&attached)?;
-    }
+    Ok(())
+}
+
+/// Flushes a device, if the kernel has it.
+fn flush_if_there(driver: &mut UblkDriver, attached: &AttachedVolume) -> anyhow::Result<()> {
+    if driver.info(attached.ublk).is_ok() { usage::flush(attached) } else { Ok(()) }
+}
+
+/// Removes a device that has passed [`check_detachable`].
+fn detach_unused(driver: &mut UblkDriver, attached: &AttachedVolume) -> anyhow::Result<()> {
+    let is_there = driver.info(attached.ublk).is_ok();
     let link = attached.remove_link();
     if is_there {
         driver.remove(attached.ublk).context("the ublk driver does not remove the device")?;
@@ -245,7 +280,7 @@ pub fn detach(arguments: &DetachArguments) -> anyhow::Result<()> {
     link.context("cannot remove the name of the device")?;
     // The process that watches the device sees that it is gone, and removes the record. Without
     // one, this does.
-    if let Some(record) = AttachRecord::lock(volume)? {
+    if let Some(record) = AttachRecord::lock(&attached.volume)? {
         record.remove()?;
     }
     Ok(())

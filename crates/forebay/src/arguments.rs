@@ -275,6 +275,10 @@ pub(crate) struct ServeArguments {
     #[arg(long)]
     pub(crate) check: bool,
 
+    /// Print a configuration file that has every setting as a comment, then exit
+    #[arg(long)]
+    pub(crate) example: bool,
+
     /// Configuration file; options override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,

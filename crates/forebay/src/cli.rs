@@ -7,9 +7,11 @@ use crate::arguments::{
 };
 use crate::client::analyze::AnalyzeCommand;
 use clap::{Parser, Subcommand};
+use clap_complete::Shell;
 use forebay_advise::AdviseArguments;
 use forebay_attach::{AttachArguments, DetachArguments};
 use forebay_rescue::RescueCommand;
+use std::path::PathBuf;
 
 /// A block cache between clients and disks.
 #[derive(Debug, Parser)]
@@ -207,6 +209,23 @@ pub(crate) enum Command {
     /// Inspect a journal or vault that no forebay uses, and write its data to a disk
     #[command(subcommand)]
     Rescue(RescueCommand),
+    /// Print the completions of this command for a shell
+    #[command(long_about = "Print the completions of this command for a shell.\n\
+        For bash, `source <(forebay completions bash)` loads them, and the file \
+        /usr/local/share/bash-completion/completions/forebay makes them permanent.")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write the manual pages into a directory
+    #[command(long_about = "Write the manual pages into a directory.\n\
+        They go to man1 and man5 in it, as man expects: `forebay man /usr/local/share/man` \
+        installs them.")]
+    Man {
+        /// The directory; it is created if it is missing
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod client;
 mod documents_tests;
 mod keeper;
 mod logging;
+mod manual;
 mod reliance;
 mod report;
 mod serve;
@@ -61,6 +62,8 @@ fn main() -> ExitCode {
         Command::Detach(arguments) => forebay_attach::detach(&arguments),
         Command::Devices { name_of: Some(device), .. } => forebay_attach::name_of(&device),
         Command::Devices { json, name_of: None } => forebay_attach::devices(json),
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { directory } => manual::write_pages(&directory),
         Command::Rescue(command) => return forebay_rescue::run(command, report::failure),
     };
     match outcome {
@@ -70,6 +73,10 @@ fn main() -> ExitCode {
 }
 
 fn run_server(arguments: arguments::ServeArguments) -> anyhow::Result<ExitCode> {
+    if arguments.example {
+        report::print(&forebay_config::example())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let overrides = serve::ServeOverrides {
         accepted_disks: arguments.accepted_disks.clone(),
         given_up: reliance::GivenUp {

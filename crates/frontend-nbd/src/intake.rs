@@ -137,7 +137,8 @@ impl Intake {
             self.iovecs.push(libc::iovec { iov_base, iov_len });
         }
         self.message.msg_iov = self.iovecs.as_mut_ptr();
-        self.message.msg_iovlen = self.iovecs.len();
+        // The type differs between C libraries.
+        self.message.msg_iovlen = self.iovecs.len() as _;
         &raw mut self.message
     }
 

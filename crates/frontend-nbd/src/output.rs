@@ -138,7 +138,8 @@ impl ReplyOutput {
             Box::new(unsafe { std::mem::zeroed() })
         });
         message.msg_iov = self.iovecs.as_mut_ptr();
-        message.msg_iovlen = self.iovecs.len();
+        // The type differs between C libraries.
+        message.msg_iovlen = self.iovecs.len() as _;
         &raw const **message
     }
 

@@ -3,7 +3,8 @@
 //! line.
 
 use anyhow::{Context, bail};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use forebay_lab::policies::PolicyKind;
 use forebay_lab::{
     enumerate::{self, Bug, Limits, Workloads},
@@ -16,7 +17,7 @@ use forebay_types::{Shown, Size};
 use std::{
     error::Error,
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     thread::available_parallelism,
 };
@@ -50,6 +51,19 @@ enum LabCommand {
         a table, some with published figures of older caches, and writes a page with plots."
     )]
     Run(RunArguments),
+    /// Print the completions of this command for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write the manual pages into a directory
+    #[command(long_about = "Write the manual pages into a directory.\n\
+        They go to man1 in it, as man expects.")]
+    Man {
+        /// The directory; it is created if it is missing
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
 }
 
 /// Arguments of `forebay-lab replay`.
@@ -174,6 +188,8 @@ fn main() -> ExitCode {
         LabCommand::Sim(arguments) => simulate(&arguments),
         LabCommand::Enumerate(arguments) => enumerate_workloads(&arguments),
         LabCommand::Run(arguments) => experiment(arguments),
+        LabCommand::Completions { shell } => completions(shell),
+        LabCommand::Man { directory } => write_pages(&directory),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -269,6 +285,21 @@ fn enumerate_workloads(arguments: &EnumerateArguments) -> anyhow::Result<()> {
         0 => Ok(()),
         count => bail!("{count} workloads broke a guarantee: see above"),
     }
+}
+
+/// Prints the completions of the command for a shell.
+fn completions(shell: Shell) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "forebay-lab", &mut text);
+    print(&String::from_utf8(text).context("completions are text")?)
+}
+
+/// Writes the manual pages into a directory.
+fn write_pages(directory: &Path) -> anyhow::Result<()> {
+    let folder = directory.join("man1");
+    std::fs::create_dir_all(&folder)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), &folder))
+        .with_context(|| format!("cannot write the pages to {}", folder.display()))
 }
 
 /// Reads `64MiB` or `10%`.

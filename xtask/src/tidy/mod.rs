@@ -9,6 +9,7 @@
 mod arrows;
 mod changelog;
 mod documents;
+mod package;
 pub mod ratchets;
 mod rooms;
 mod rules;
@@ -70,6 +71,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     }
     threads::table(tree.text(threads::TABLE), &named, &mut findings);
     changelog::check(tree.text("CHANGELOG.md"), &mut findings);
+    package::check(tree.text("Cargo.toml"), tree.text(package::CHANGELOG), &mut findings);
     findings.sort();
     findings
 }

@@ -57,7 +57,7 @@ unsafe extern "C" {
 
 /// The difference of local time from UTC at a moment. Zero if it is not known.
 fn offset_seconds(utc_seconds: u64) -> i64 {
-    let Ok(time) = libc::time_t::try_from(utc_seconds) else { return 0 };
+    let Ok(time) = utc_seconds.try_into() else { return 0 };
     // SAFETY: `tzset` has no arguments. It reads the environment, which this process never changes.
     // JUSTIFICATION: the standard library has no time zones. `localtime_r` alone need not notice a
     // change of the zone.

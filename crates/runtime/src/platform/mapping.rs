@@ -5,6 +5,9 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::ptr::NonNull;
 
+/// Of the kernel's `mman-common.h`; the headers of musl lack it.
+const MADV_COLLAPSE: libc::c_int = 25;
+
 /// The size of a huge page, in bytes.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -71,7 +74,7 @@ impl Mapping {
         // value is not used.
         unsafe { start.read_volatile() };
         // SAFETY: the page lies inside the mapping; collapsing pages does not change their content.
-        match unsafe { libc::madvise(start.cast(), HUGE_PAGE_BYTES, libc::MADV_COLLAPSE) } {
+        match unsafe { libc::madvise(start.cast(), HUGE_PAGE_BYTES, MADV_COLLAPSE) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }

@@ -106,7 +106,7 @@ impl Sockets for EpollReactor {
         let mut iovecs = self.spare.pop().unwrap_or_default();
         // SAFETY: the caller keeps the message and what it points to until the event.
         iovecs.extend_from_slice(unsafe {
-            std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen)
+            std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen as _)
         });
         let requested = self.requested.entry(fd).or_default();
         requested.conn = conn;
@@ -316,7 +316,8 @@ impl EpollReactor {
             // SAFETY: an all-zero message header is an empty one.
             let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
             message.msg_iov = sending.iovecs[sending.next..].as_mut_ptr();
-            message.msg_iovlen = sending.iovecs.len() - sending.next;
+            // The type differs between C libraries.
+            message.msg_iovlen = (sending.iovecs.len() - sending.next) as _;
             let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
             // SAFETY: the caller of `send` keeps the memory of the vectors until the event.
             let sent = unsafe { libc::sendmsg(fd, &raw const message, flags) };
