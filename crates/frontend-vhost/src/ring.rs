@@ -28,7 +28,7 @@ pub(crate) struct GuestRing {
     used: *mut u16,
     /// Where the rings are. What requests refer to is kept by each of them.
     memory: Arc<GuestMemory>,
-    inflight: Option<Inflight>,
+    inflight: Option<InflightState>,
     /// The index of the next available request.
     next_available: u16,
     /// The index of the next used entry, and the one that the guest has been told.
@@ -66,7 +66,7 @@ impl GuestRing {
             find(&memory, addresses.available, available_bytes(entries), 2)?.cast_const().cast();
         let used = find(&memory, addresses.used, used_bytes(entries), 4)?.cast();
         let inflight = match inflight {
-            Some(part) => Some(Inflight::new(part, entries)?),
+            Some(part) => Some(InflightState::new(part, entries)?),
             None => None,
         };
         let mut ring = Self {
@@ -196,7 +196,7 @@ impl GuestRing {
 }
 
 /// What a ring has in flight, in memory that the monitor keeps. See [`forebay_vhost::inflight`].
-struct Inflight {
+struct InflightState {
     /// Keeps the region mapped.
     _part: InflightPart,
     start: *mut u8,
@@ -205,7 +205,7 @@ struct Inflight {
     batch: Vec<u16>,
 }
 
-impl Inflight {
+impl InflightState {
     fn new(part: InflightPart, entries: u16) -> Option<Self> {
         let start = part.region.piece(part.offset, ring_bytes(entries))?.start;
         if entries > part.entries || !(start as usize).is_multiple_of(align_of::<InflightEntry>()) {
@@ -296,3 +296,6 @@ impl Inflight {
         self.set_head(of_ring);
     }
 }
+
+#[cfg(test)]
+mod tests;
