@@ -35,6 +35,7 @@ pub struct Monitor {
     socket: OwnedFd,
     /// The memory of requests in flight, which outlives a server.
     inflight: Option<(OwnedFd, Vec<u8>)>,
+    has_inflight: bool,
 }
 
 impl Monitor {
@@ -44,16 +45,18 @@ impl Monitor {
     /// The server does not answer, or lacks a feature.
     pub fn connect(path: &Path, inflight: Option<(OwnedFd, Vec<u8>)>) -> Result<Self> {
         let socket = Self::open(path)?;
-        let monitor = Self { socket, inflight };
+        let mut monitor = Self { socket, inflight, has_inflight: false };
         monitor.send(3, &[], &[])?;
         let wanted = VERSION_1 | PROTOCOL | EVENT_INDEX | INDIRECT | FLUSH;
         let features = monitor.ask_number(1)?;
         ensure!(features & wanted == wanted, "the features {features:#x} are too few");
         monitor.send(2, &wanted.to_le_bytes(), &[])?;
-        let protocol = MQ | REPLY_ACK | CONFIG | INFLIGHT;
+        let needed = MQ | REPLY_ACK | CONFIG;
         let offered = monitor.ask_number(15)?;
-        ensure!(offered & protocol == protocol, "the protocol {offered:#x} is too old");
-        monitor.send(16, &protocol.to_le_bytes(), &[])?;
+        ensure!(offered & needed == needed, "the protocol {offered:#x} is too old");
+        // The storage daemon of QEMU keeps no record of requests in flight.
+        monitor.has_inflight = offered & INFLIGHT != 0;
+        monitor.send(16, &(offered & (needed | INFLIGHT)).to_le_bytes(), &[])?;
         ensure!(monitor.ask_number(17)? >= 2, "there are several rings");
         Ok(monitor)
     }
@@ -97,7 +100,7 @@ impl Monitor {
             table.extend(number.to_le_bytes());
         }
         self.send(5, &table, &[ram.file.as_fd()])?;
-        if self.inflight.is_none() {
+        if self.has_inflight && self.inflight.is_none() {
             let entries = rings.first().map_or(0, |ring| ring.entries());
             let mut shape = vec![0; 24];
             shape[16..18].copy_from_slice(&(rings.len() as u16).to_le_bytes());

@@ -286,6 +286,9 @@ impl FromStr for SocketDirectory {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> ConfigResult<Self> {
+        if text.is_empty() {
+            return refuse("vhost-user names no directory".to_owned(), "name one, or leave it out");
+        }
         Listen::unix_with_options(text).map(Self)
     }
 }

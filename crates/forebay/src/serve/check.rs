@@ -43,6 +43,11 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
         }
     }
     config.vault.as_ref().map_or(Ok(()), |vault| vault::check(vault, memory.start_bytes))?;
+    if let Some(directory) = &config.vhost_user {
+        for volume in &config.volumes {
+            listen::check_rights(&directory.socket_of(&volume.name)?)?;
+        }
+    }
     config.nbd.iter().try_for_each(|address| listen::check(address, &config.tls, &config.state))
 }
 

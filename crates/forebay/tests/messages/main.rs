@@ -131,6 +131,8 @@ fn command_line_errors() {
         &["serve", "--nbd", "unix:s,mode=1660"],
         &["serve", "--nbd", "unix:s,user=qemu"],
         &["serve", "--nbd", "unix:s,group=kvm,group=disk"],
+        &["serve", "--vhost-user", ""],
+        &["serve", "--vhost-user", "d,mode=0990"],
         &["serve", "--metrics", "9101"],
         &["serve", "--metrics", "0.0.0.0:9101"],
         &["serve", "--tls", "forced"],
@@ -260,6 +262,10 @@ fn device_errors() {
         let address = format!("unix:s,{account}=no-such-account");
         page += &run(path, &[&serve[..], &["disk.img", "--nbd", &address]].concat());
         page += &run(path, &[&serve[..], &["--check", "disk.img", "--nbd", &address]].concat());
+    }
+    // A file where the directory should be, a group that there is not, and a path that is too long.
+    for directory in ["text", "sockets,group=no-such-account", &"long".repeat(30)] {
+        page += &run(path, &[&serve[..], &["disk.img", "--vhost-user", directory]].concat());
     }
     compare("devices.txt", &page);
 }

@@ -3,7 +3,7 @@
 use super::{Daemon, device};
 use crate::report::with_remedy;
 use crate::serve::listen;
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use forebay_api::Problem;
 use forebay_config::SocketDirectory;
 use forebay_control::SocketFile;
@@ -31,9 +31,9 @@ pub(in crate::serve) fn bind_all(daemon: &Daemon) -> anyhow::Result<Vec<BoundMon
     };
     let Some(directory) = directory else { return Ok(Vec::new()) };
     let path = directory.path();
-    std::fs::create_dir_all(path).with_context(|| {
-        let message = anyhow!("cannot create the directory {} of vhost-user", path.display());
-        with_remedy(message, "choose another directory with vhost-user=DIR")
+    std::fs::create_dir_all(path).map_err(|error| {
+        let message = anyhow!("cannot create {} for vhost-user: {error}", path.display());
+        with_remedy(message, "choose another directory")
     })?;
     volumes.iter().map(|volume| bind(daemon, &directory, volume)).collect()
 }
