@@ -243,6 +243,20 @@ impl CheckedGuest {
 
 fn check(programs: &Path, rounds: u64, requests: u64, seed: u64) -> Result<()> {
     let dir = tempfile::tempdir()?;
+    let checked = check_in(programs, &dir, (rounds, requests), seed);
+    checked.with_context(|| {
+        let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+        let last = log.lines().rev().take(20).collect::<Vec<_>>();
+        format!("the log of the server, last line first:\n{}", last.join("\n"))
+    })
+}
+
+fn check_in(
+    programs: &Path,
+    dir: &tempfile::TempDir,
+    (rounds, requests): (u64, u64),
+    seed: u64,
+) -> Result<()> {
     let image = File::create(dir.path().join("disk.img"))?;
     image.set_len(DISK_BYTES as u64)?;
     let mut guest = CheckedGuest::new(seed)?;
@@ -332,7 +346,7 @@ fn break_everything(socket: &Path, guest: &mut CheckedGuest, seed: u64) -> Resul
 }
 
 type Hostile = fn(&Path, &mut LoadRandom) -> Result<()>;
-const HOSTILE: [(&str, Hostile); 9] = [
+const HOSTILE: [(&str, Hostile); 10] = [
     ("bytes that are no message", garbage),
     ("a message of the wrong length", wrong_length),
     ("a counter that is none", no_counter),
@@ -340,6 +354,7 @@ const HOSTILE: [(&str, Hostile); 9] = [
     ("descriptors that are not possible", broken_descriptors),
     ("an index that is not possible", broken_index),
     ("memory that is taken away", lost_memory),
+    ("data that is taken away before it is written", lost_data),
     ("a region in flight that may shrink", shrinking_inflight),
     ("more descriptors than a message has", many_files),
 ];
@@ -432,6 +447,30 @@ fn lost_memory(socket: &Path, random: &mut LoadRandom) -> Result<()> {
     std::thread::sleep(Duration::from_millis(20));
     // Not touched again here either.
     std::mem::forget(ring);
+    Ok(())
+}
+
+/// The write must fail, and leave what the guest that behaves has there.
+fn lost_data(socket: &Path, random: &mut LoadRandom) -> Result<()> {
+    const BYTES: usize = 64 << 10;
+    let (monitor, _ram, mut ring) = small_guest(socket)?;
+    let data = GuestRam::new(BYTES)?;
+    let address = GUEST_BASE << 1;
+    let mut region = vec![0; 8];
+    for number in [address, BYTES as u64, data.at(0, 0) as u64, 0] {
+        region.extend(number.to_le_bytes());
+    }
+    monitor.send(37, &region, &[data.file.as_fd()])?;
+    // It is used from when the next message is answered.
+    monitor.size_bytes()?;
+    let sector = random.below((DISK_BYTES - BYTES) as u64 / 512);
+    ring.add(0, Verb::Write, (sector, 4096), (1, false));
+    // The second descriptor of the place is the data, and more follow.
+    ring.put_descriptor(1, (address, BYTES as u32, 1, 2));
+    rustix::fs::ftruncate(&data.file, 0)?;
+    ring.kick();
+    let used = ring.wait(PATIENCE).context("the write is not answered")?;
+    ensure!(used.status == 1, "a write of lost data ended with {}", used.status);
     Ok(())
 }
 

@@ -32,6 +32,8 @@ pub(crate) enum RingError {
 pub(crate) enum Notice {
     /// A ring is served by a worker, or is not.
     Started { key: RingKey, result: Result<usize, RingError> },
+    /// A worker uses this version of the memory.
+    MemoryChanged { key: RingKey, version: u64 },
     /// A ring is not served any more. The base is the index of the request that is next.
     Ended { key: RingKey, base: u16 },
 }

@@ -94,6 +94,8 @@ impl MappedRegion {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GuestMemory {
     regions: Vec<MappedRegion>,
+    /// How often it has changed.
+    version: u64,
 }
 
 /// Why memory of a guest cannot be used.
@@ -108,6 +110,21 @@ pub(crate) enum GuestMemoryError {
 }
 
 impl GuestMemory {
+    pub(crate) const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The memory after a change, for the workers.
+    pub(crate) fn changed(&mut self) -> Arc<Self> {
+        self.version += 1;
+        Arc::new(self.clone())
+    }
+
+    /// Removes all pieces.
+    pub(crate) fn clear(&mut self) {
+        self.regions.clear();
+    }
+
     /// Adds a piece.
     ///
     /// # Errors

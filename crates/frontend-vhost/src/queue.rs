@@ -161,7 +161,9 @@ impl GuestQueue {
 
     /// Replaces the memory of the guest, for requests that are taken from now on.
     pub(crate) fn set_memory(&mut self, memory: Arc<GuestMemory>) {
+        let version = memory.version();
         self.setup.memory = memory;
+        self.setup.notify(Notice::MemoryChanged { key: self.key(), version });
     }
 
     /// Notes that memory may be free.

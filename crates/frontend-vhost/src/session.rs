@@ -47,6 +47,8 @@ struct SessionRing {
     call: Option<Arc<OwnedFd>>,
     is_enabled: bool,
     stage: RingStage,
+    /// The memory has changed, and its worker may not know yet.
+    has_old_memory: bool,
 }
 
 impl SessionRing {
@@ -59,16 +61,18 @@ impl SessionRing {
             call: None,
             is_enabled: false,
             stage: RingStage::Idle,
+            has_old_memory: false,
         }
     }
 
-    /// Whether it is not about to stop.
+    /// Whether it is not about to stop, or to use other memory.
     const fn is_settled(&self) -> bool {
         !matches!(self.stage, RingStage::Ending | RingStage::Starting { stops: true })
+            && !self.has_old_memory
     }
 }
 
-/// A message that is answered once rings have stopped.
+/// A message that is answered once rings are settled.
 struct PendingMessage {
     header: MessageHead,
     /// The ring whose base is asked for.
@@ -105,7 +109,7 @@ enum SessionAnswer {
     Number(u64),
     Bytes(Vec<u8>),
     WithFile(Vec<u8>, OwnedFd),
-    /// Later, when rings have stopped.
+    /// Later, when rings are settled.
     Later {
         base_of: Option<u16>,
     },
@@ -233,10 +237,12 @@ impl MonitorSession {
                     // It may have ended already, which comes in another order.
                     (Ok(worker), RingStage::Starting { stops: false }) => {
                         *stage = RingStage::Running { worker };
+                        self.tell_all(workers, key.ring);
                     }
                     (Ok(_), _) => {}
                     (Err(error), _) => {
                         *stage = RingStage::Idle;
+                        self.rings[usize::from(key.ring)].has_old_memory = false;
                         let (volume, ring) = (&self.volume, key.ring);
                         self.reports.note(|| {
                             tracing::warn!(%volume, ring, %error, "a ring is not served");
@@ -245,8 +251,13 @@ impl MonitorSession {
                     }
                 }
             }
+            Notice::MemoryChanged { key, version } => {
+                let is_newest = version == self.memory.version();
+                self.rings[usize::from(key.ring)].has_old_memory &= !is_newest;
+            }
             Notice::Ended { key, base } => {
                 let ring = &mut self.rings[usize::from(key.ring)];
+                ring.has_old_memory = false;
                 let was_asked = matches!(ring.stage, RingStage::Ending);
                 (ring.stage, ring.base) = (RingStage::Idle, base);
                 if !was_asked {
@@ -262,7 +273,7 @@ impl MonitorSession {
         }
     }
 
-    /// Answers a message that waited for rings to stop.
+    /// Answers a message that waited for rings.
     fn answer_pending(&mut self) -> Result<(), SessionError> {
         if !self.rings.iter().all(SessionRing::is_settled) {
             return Ok(());
@@ -312,7 +323,7 @@ impl MonitorSession {
             | MonitorMessage::AddMemory(_)
             | MonitorMessage::RemoveMemory(_) => {
                 self.change_memory(workers, message, files)?;
-                SessionAnswer::Done
+                SessionAnswer::Later { base_of: None }
             }
             MonitorMessage::ResetDevice => {
                 for ring in 0..self.rings.len() {
@@ -323,7 +334,7 @@ impl MonitorSession {
             message => self.handle_ring(workers, message, files)?,
         };
         self.answer(&header, answer)?;
-        // Rings may have been stopped already.
+        // Rings may be settled already.
         self.answer_pending()
     }
 
@@ -455,7 +466,7 @@ impl MonitorSession {
                 if regions.len() != files.len() {
                     return Err(SessionError::File("a piece of memory has no file"));
                 }
-                self.memory = GuestMemory::default();
+                self.memory.clear();
                 for (region, file) in regions.into_iter().zip(&files) {
                     self.memory.add(region, file)?;
                 }
@@ -464,12 +475,21 @@ impl MonitorSession {
             MonitorMessage::RemoveMemory(region) if self.memory.remove(&region) => {}
             _ => return Err(SessionError::File("there is no such piece of memory")),
         }
-        self.shared_memory = Arc::new(self.memory.clone());
-        for ring in 0..self.rings.len() as u16 {
+        self.shared_memory = self.memory.changed();
+        for ring in 0..self.rings.len() {
+            self.rings[ring].has_old_memory = self.rings[ring].stage != RingStage::Idle;
             let memory = Arc::clone(&self.shared_memory);
-            self.tell(workers, ring, |key| WorkerMessage::SetMemory(key, memory));
+            self.tell(workers, ring as u16, |key| WorkerMessage::SetMemory(key, memory));
         }
         Ok(())
+    }
+
+    /// Tells the worker of a ring what may have changed while it began to serve it.
+    fn tell_all(&self, workers: &WorkerMail, ring: u16) {
+        let call = self.rings[usize::from(ring)].call.clone();
+        let memory = Arc::clone(&self.shared_memory);
+        self.tell(workers, ring, |key| WorkerMessage::SetCall(key, call));
+        self.tell(workers, ring, |key| WorkerMessage::SetMemory(key, memory));
     }
 
     /// Tells the worker of a ring something, if there is one.

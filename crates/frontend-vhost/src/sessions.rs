@@ -95,7 +95,9 @@ impl Sessions {
                 }
             }
             SessionsEvent::Notice(notice) => {
-                let (Notice::Started { key, .. } | Notice::Ended { key, .. }) = notice;
+                let (Notice::Started { key, .. }
+                | Notice::MemoryChanged { key, .. }
+                | Notice::Ended { key, .. }) = notice;
                 let mut sessions = self.sessions.iter_mut();
                 if let Some(session) = sessions.find(|session| session.id() == key.session) {
                     session.notice(&self.workers, &notice);
