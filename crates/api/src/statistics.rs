@@ -60,6 +60,12 @@ pub struct Counters {
     /// The part of `errors` that was refused at once. No other counter includes these requests.
     #[serde(default)]
     pub refused: u64,
+    /// Requests that waited for `iops-limit` or `bandwidth-limit`.
+    #[serde(default)]
+    pub limited: u64,
+    /// The sum of these waits, in microseconds. No latency includes them.
+    #[serde(default)]
+    pub limited_us: u64,
     /// The pattern of the reads and writes.
     #[serde(default)]
     pub pattern: IoPattern,

@@ -26,6 +26,7 @@ mod memory;
 mod metrics;
 mod pin;
 mod protection;
+mod request_limits;
 mod server_change;
 mod settings;
 mod spec;

@@ -29,7 +29,8 @@ fn every_setting_can_be_written() {
                 read-only=yes,format=raw,frozen=yes,prefetch=no,warm=no,pin=0B+1MiB,1GiB+4KiB,\
                 learn=no,stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,rotational=no,\
                 gather-below=64KiB,read-latency=20ms,write-back-rate=50MiB,\
-                write-back-iops=200,write-back-age=1h,slow=100ms,tls=required,\
+                write-back-iops=200,write-back-age=1h,iops-limit=500,\
+                bandwidth-limit=50MiB/s,limit-burst=10s,slow=100ms,tls=required,\
                 description=the books, all of them";
     let spec = parse_volume_spec(text).unwrap();
     assert_eq!(spec.config.mode, Mode::WriteBack);

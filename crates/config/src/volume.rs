@@ -5,7 +5,7 @@
 //! with that check.
 
 use crate::{
-    ConfigError, ConfigResult, Mistake, TlsMode, gather, geometry, pin, protection,
+    ConfigError, ConfigResult, Mistake, TlsMode, gather, geometry, pin, protection, request_limits,
     words::{instead_of, word, yes_no, yes_or_no},
     write_back,
 };
@@ -285,6 +285,9 @@ settings! {
     "write-back-rate": write_back_rate, write_back::rate, write_back::rate_shown;
     "write-back-iops": write_back_iops, write_back::iops, write_back::iops_shown;
     "write-back-age": write_back_age_s, write_back::age, write_back::age_shown;
+    "iops-limit": iops_limit, write_back::iops, write_back::iops_shown;
+    "bandwidth-limit": bandwidth_limit, request_limits::bandwidth, request_limits::bandwidth_shown;
+    "limit-burst": limit_burst_us, request_limits::burst, request_limits::burst_shown;
     "slow": slow_us, write_back::slow, write_back::slow_shown;
     "tls": tls, |_, text| word("tls value", text, &TlsUse::ALL), TlsUse::to_string;
     "description": description, |_, text| some_text(text), text_or_none;

@@ -27,7 +27,7 @@ pub(crate) fn rate_shown(rate: &Option<u64>) -> String {
     or_off(rate, |bytes| Size(bytes).to_string())
 }
 
-/// Formats `write-back-iops`.
+/// Formats `write-back-iops` or `iops-limit`.
 pub(crate) fn iops_shown(iops: &Option<u64>) -> String {
     or_off(iops, |iops| iops.to_string())
 }
@@ -56,13 +56,13 @@ const UNITS: [(&str, u64); 5] =
     [("us", 1), ("ms", 1_000), ("s", 1_000_000), ("min", 60_000_000), ("h", 3_600_000_000)];
 
 /// Formats a time in the largest unit that divides it.
-fn time_shown(us: u64) -> String {
+pub(crate) fn time_shown(us: u64) -> String {
     let whole = UNITS.iter().rev().find(|(_, unit)| us > 0 && us.is_multiple_of(*unit));
     whole.map_or("0s".to_owned(), |(name, unit)| format!("{}{name}", us / unit))
 }
 
 /// Parses a time into microseconds.
-fn time(key: &str, text: &str, example: &str) -> ConfigResult<u64> {
+pub(crate) fn time(key: &str, text: &str, example: &str) -> ConfigResult<u64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = UNITS.iter().find(|(name, _)| *name == &text[digits.len()..]);
     let is_number = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
@@ -117,7 +117,7 @@ pub(crate) fn slow(key: &str, text: &str) -> ConfigResult<Option<u64>> {
     }
 }
 
-/// Parses `write-back-rate`, in bytes per second.
+/// Parses `write-back-rate`, or another rate, in bytes per second.
 pub(crate) fn rate(key: &str, text: &str) -> ConfigResult<Option<u64>> {
     if text == "off" {
         return Ok(None);
@@ -134,7 +134,7 @@ pub(crate) fn rate(key: &str, text: &str) -> ConfigResult<Option<u64>> {
     }
 }
 
-/// Parses `write-back-iops`.
+/// Parses `write-back-iops` or `iops-limit`.
 pub(crate) fn iops(key: &str, text: &str) -> ConfigResult<Option<u64>> {
     match (text, text.parse()) {
         ("off", _) => Ok(None),

@@ -318,13 +318,12 @@ impl<C: WorkerContext> Serving<'_, C> {
         conn.deadline = Some(now + timeouts.payload_pause);
     }
 
-    /// Reserves the memory of a request. If none is free, pauses the connection and returns false.
+    /// Admits a request, with its memory. If it has to wait, pauses the connection and returns
+    /// false.
     fn admit(&mut self, index: u32, request: &NbdRequest) -> bool {
-        if !matches!(request.command, NbdCommand::Read | NbdCommand::Write) {
-            return true;
-        }
+        let Some(kind) = kind_of(request) else { return true };
         let Some(conn) = self.nbd.conns.get(index) else { return false };
-        let granted = self.cx.admit(conn.client, request.len, conn.held_bytes());
+        let granted = self.cx.admit(conn.client, kind, request.len, conn.held_bytes());
         conn.paused = !granted;
         granted
     }
@@ -409,18 +408,10 @@ impl<C: WorkerContext> Serving<'_, C> {
         request: &NbdRequest,
         payload: Payload<'_, Memory>,
     ) {
-        let kind = match request.command {
-            NbdCommand::Read => RequestKind::Read,
-            NbdCommand::Write => RequestKind::Write { fua: request.fua },
-            NbdCommand::Flush => RequestKind::Flush,
-            NbdCommand::Trim => RequestKind::Trim { fua: request.fua },
-            NbdCommand::WriteZeroes => {
-                RequestKind::Zero { fua: request.fua, unmap: !request.no_hole }
-            }
-            NbdCommand::Cache => RequestKind::Prefetch,
-            NbdCommand::BlockStatus => return self.block_status(index, terms, request),
-            NbdCommand::Disconnect | NbdCommand::Unknown => return,
-        };
+        if request.command == NbdCommand::BlockStatus {
+            return self.block_status(index, terms, request);
+        }
+        let Some(kind) = kind_of(request) else { return };
         let Some(conn) = self.nbd.conns.get(index) else { return };
         let (client, cookie) = (conn.client, request.cookie);
         let is_piece = conn.pieces.as_mut().map(Pieces::submitted).is_some();
@@ -470,4 +461,17 @@ impl<C: WorkerContext> Serving<'_, C> {
 fn offset_at(terms: &Negotiated, bytes: &[u8], at: usize) -> Option<u64> {
     let field: [u8; 8] = bytes.get(at + 16..at + 24)?.try_into().ok()?;
     Some(u64::from_be_bytes(field)).filter(|&offset| offset < terms.size_bytes)
+}
+
+/// What a request asks of the worker; `None` if it is no request to the volume's data.
+const fn kind_of(request: &NbdRequest) -> Option<RequestKind> {
+    Some(match request.command {
+        NbdCommand::Read => RequestKind::Read,
+        NbdCommand::Write => RequestKind::Write { fua: request.fua },
+        NbdCommand::Flush => RequestKind::Flush,
+        NbdCommand::Trim => RequestKind::Trim { fua: request.fua },
+        NbdCommand::WriteZeroes => RequestKind::Zero { fua: request.fua, unmap: !request.no_hole },
+        NbdCommand::Cache => RequestKind::Prefetch,
+        NbdCommand::BlockStatus | NbdCommand::Disconnect | NbdCommand::Unknown => return None,
+    })
 }

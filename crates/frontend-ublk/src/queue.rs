@@ -178,8 +178,7 @@ impl DeviceQueue {
                 return true;
             }
         };
-        let moves_data = matches!(kind, RequestKind::Read | RequestKind::Write { .. });
-        if cx.is_full(self.client, 0) || moves_data && !cx.admit(self.client, range.len, 0) {
+        if cx.is_full(self.client, 0) || !cx.admit(self.client, kind, range.len, 0) {
             return false;
         }
         let client = self.client;

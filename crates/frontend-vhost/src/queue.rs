@@ -318,7 +318,7 @@ impl GuestQueue {
             }
             false => request.range,
         };
-        if cx.is_full(self.client, 0) || moves_data && !cx.admit(self.client, range.len, 0) {
+        if cx.is_full(self.client, 0) || !cx.admit(self.client, request.kind, range.len, 0) {
             return false;
         }
         let client = self.client;

@@ -86,7 +86,7 @@ pub struct Refusal {
 pub trait RequestSink {
     /// Submits a request of a client that has entered a volume. The answer goes to
     /// [`crate::FrontEnd::completed`], after the current call. [`Quota::admit`] must have admitted
-    /// a read or write.
+    /// it.
     ///
     /// # Errors
     /// The volume refuses such requests now. The refusal is the answer, and is already counted.
@@ -135,10 +135,11 @@ pub trait Quota {
     /// Whether a client is at its limit, so that the front end must stop reading from it.
     fn is_full(&mut self, client: ClientId, held: u64) -> bool;
 
-    /// Reserves memory for a read or write of `bytes`. If this returns false, the front end retries
-    /// the request after [`crate::FrontEnd::memory_free`], or once the client is no longer full.
+    /// Admits the next request of a client, of `len` bytes, by the limits of its volume, and
+    /// reserves the memory of a read or write. If this returns false, the front end retries the
+    /// request after [`crate::FrontEnd::memory_free`], or once the client is no longer full.
     #[must_use]
-    fn admit(&mut self, client: ClientId, bytes: u64, held: u64) -> bool;
+    fn admit(&mut self, client: ClientId, kind: RequestKind, len: u64, held: u64) -> bool;
 
     /// The length of the pieces, in bytes, in which a read or write of `bytes` should be submitted
     /// because there is little memory; `None` if it is submitted whole.
@@ -160,7 +161,7 @@ pub trait Quota {
         bytes: u64,
     ) -> Result<Option<PayloadReservation>, TryLater>;
 
-    /// Removes a client from the queues for memory.
+    /// Removes a client from the queues for memory and for limits.
     fn stop_waiting(&mut self, client: ClientId);
 
     /// Releases memory that a client no longer needs. Called at the end of a turn.

@@ -19,6 +19,8 @@
 //! The writeback policies are [`SplitCost`], the cost of splitting a write on a disk, measured by
 //! [`Probing`], and [`Governor`], which sets the writeback [`Pace`] by the latency of reads.
 //!
+//! [`RequestLimiter`] decides when the requests of a volume with limits pass.
+//!
 //! [`BackgroundControl`] decides how much background work may use while others need it.
 //!
 //! [`AccessHistory`] knows what a volume needs at which time of the day and week.
@@ -37,6 +39,7 @@ mod fingerprints;
 mod governor;
 mod growth;
 mod history;
+mod limiter;
 pub mod list;
 mod pace;
 mod probing;
@@ -58,6 +61,7 @@ pub use growth::{Growth, GrowthReason, GrowthSample, VolumeShare, gain_per_doubl
 pub use history::{
     AccessHistory, Confidence, ConfidenceChange, Demand, Forecast, Needs, SlotPoll, SlotTracker,
 };
+pub use limiter::{Passage, RequestLimiter, RequestLimits};
 pub use pace::Pace;
 pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};
 pub use sizer::{MemorySample, SizeDecision, SizeReason, Sizer};

@@ -95,6 +95,12 @@ volume_settings! {
         "maximum writeback I/Os per second";
     live write_back_age_s: Option<u64> = Some(86_400), "write-back-age", "TIME|off", "24h",
         "how long reads may delay dirty data";
+    live iops_limit: Option<u64> = None, "iops-limit", "NUMBER|off", "off",
+        "maximum requests per second of all clients";
+    live bandwidth_limit: Option<u64> = None, "bandwidth-limit", "SIZE|off", "off",
+        "maximum bytes per second that all clients read and write";
+    live limit_burst_us: u64 = 100_000, "limit-burst", "TIME", "100ms",
+        "how much of `iops-limit` and `bandwidth-limit` may pass at once after idleness";
     live slow_us: Option<u64> = Some(1_000_000), "slow", "TIME|off", "1s",
         "minimum latency of a request that is logged as slow";
     live tls: TlsUse = TlsUse::Optional, "tls", "required|optional", "optional",

@@ -45,6 +45,7 @@ mod ratio;
 mod relied;
 mod reload;
 mod remedies;
+mod request_limits;
 mod rescue;
 mod resize;
 mod saved;

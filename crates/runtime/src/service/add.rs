@@ -13,7 +13,7 @@ use crate::protect::restore::Restorer;
 use crate::protect::vault::VolumeVault;
 use crate::shared::{
     ExtentQueries, FlushGate, Gather, Govern, JournalUse, Learn, Shared, SlowVolume, Volume,
-    VolumePins, Warm, limits_of,
+    VolumeLimits, VolumePins, Warm, limits_of,
 };
 use crate::stats::{InternalReads, WorkerStats};
 use forebay_backend::Backend;
@@ -93,6 +93,7 @@ impl VolumeService {
             name: info.name.clone(),
             identity: settings.identity,
             read_only: AtomicBool::new(info.read_only),
+            limits: VolumeLimits::new(&config, self.shared.started),
             info: SharedLock::new(info),
             backend: settings.backend,
             streams: Lock::new(streams),

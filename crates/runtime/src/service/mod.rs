@@ -64,6 +64,7 @@ use forebay_policy::SplitCost;
 use forebay_types::{HoldOut, Mode, TlsUse, VolumeConfig};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// The management of the volumes. See the module.
 pub struct VolumeService {
@@ -149,6 +150,9 @@ impl VolumeService {
         volume.learn.set_on(new.learn);
         volume.govern.set(limits_of(&new));
         volume.slow.set(new.slow_us);
+        for waiter in volume.limits.set(&new, Instant::now()) {
+            self.shared.wake_waiter(Some(waiter));
+        }
         if volume.gather.set(new.gather_below.set()) {
             self.calibrator.schedule(&volume);
         }

@@ -22,7 +22,8 @@ pub use volume::{
 };
 pub(crate) use volume::{
     DirtyRanges, ExtentQueries, FLUSH_FAILED, FlushGate, FlushNeed, Gather, Govern, JournalUse,
-    Learn, Need, PendingQuery, Pins, SlowVolume, TransferId, Volume, VolumePins, Warm, limits_of,
+    Learn, Need, PendingQuery, Pins, SlowVolume, TransferId, Volume, VolumeLimits, VolumePins,
+    Warm, limits_of,
 };
 pub(crate) use volume_table::VolumeTable;
 

@@ -129,6 +129,10 @@ counts! {
         errors,
         /// Requests refused before they were begun: they are in no other counter but the errors.
         refused,
+        /// Requests that waited for a limit of their volume.
+        limited,
+        /// The time that they waited for it, in microseconds. It is not part of their latencies.
+        limited_us,
         /// The sum of the latencies of all answered requests but prefetches, in microseconds.
         latency_us,
         /// Flushes sent to the backend.

@@ -102,6 +102,9 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 true => TICK_BUSY,
                 false => next.saturating_duration_since(self.host.now),
             };
+            if let Some(at) = self.host.clients.next_limited() {
+                self.host.reactor.wake_by(at);
+            }
             self.host.reactor.wait(timeout)?;
             self.inbox().begin_turn();
             self.host.now = Instant::now();
@@ -114,6 +117,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             if self.host.now >= self.next_tick && !self.stopping {
                 self.tick();
             }
+            let (front, mut context) = self.parts();
+            context.wake_limited(front);
             self.end_turn();
             if !self.stopping {
                 self.patrol.poll(&self.host.shared, idle, self.host.now);
@@ -287,6 +292,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             }
             self.inbox().begin_turn();
         }
+        self.parts().1.end_limited_turns();
         let now = self.host.clients.record_latencies(self.host.worker);
         if let Some(recorder) = &mut self.host.recorder {
             recorder.end_turn(now);

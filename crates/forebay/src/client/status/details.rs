@@ -10,7 +10,7 @@ use forebay_api::{
     GeometrySource, LatencySummary, LearnState, PinState, SavedStatus, VolumeStatus, WarmUpState,
 };
 use forebay_terminal::page::{Page, Piece, Style, padded, right};
-use forebay_terminal::units::{bytes, compact, count, duration, micros, percent};
+use forebay_terminal::units::{bytes, compact, count, duration, latency_us, micros, percent};
 use forebay_types::Size;
 
 /// A volume in depth. `figures` are those of the view's period.
@@ -19,6 +19,7 @@ pub(crate) fn details(view: &View<'_>, volume: &VolumeStatus, figures: &Figures,
     page.heading("Benefit");
     benefit(figures, view.period, page);
     latencies(volume, page);
+    limits(volume, page);
     page.heading("Dirty data and writeback");
     writeback(volume, page);
     page.heading("Memory");
@@ -81,6 +82,17 @@ fn latencies(volume: &VolumeStatus, page: &mut Page) {
             compact::latency(Some(summary.max_us)),
         ];
         page.line([Piece::plain(line(name, cells))]);
+    }
+}
+
+/// The waits for the limits of the volume, if there were any.
+fn limits(volume: &VolumeStatus, page: &mut Page) {
+    let counters = &volume.counters;
+    if counters.limited > 0 {
+        page.blank();
+        let mean_us = counters.limited_us as f64 / counters.limited as f64;
+        let waited = format!("{} requests, {} each", count(counters.limited), latency_us(mean_us));
+        page.field("waited for limits", waited);
     }
 }
 

@@ -40,6 +40,8 @@ pub(in crate::serve) fn counters(figures: &VolumeStatistics) -> Counters {
         uncached_writes: reasons(&requests.uncached_writes),
         errors: requests.errors,
         refused: requests.refused,
+        limited: requests.limited,
+        limited_us: requests.limited_us,
         pattern: pattern(requests),
         backend_reads,
         backend_writes,

@@ -9,7 +9,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BUFFERS: u16 = RECEIVE_BUFFERS_MAX;
 const EVENTS: usize = 256;
@@ -57,6 +57,8 @@ pub(crate) struct EpollReactor {
     events: VecDeque<Event>,
     /// The kernel's reports of one wait.
     ready: Vec<epoll::Event>,
+    /// See [`Reactor::wake_by`].
+    wake_by: Option<Instant>,
     /// Empty lists of vectors, for the next sends.
     spare: Vec<Vec<libc::iovec>>,
 }
@@ -163,6 +165,7 @@ impl Reactor for EpollReactor {
             counters: HashMap::new(),
             events: VecDeque::new(),
             ready: Vec::with_capacity(EVENTS),
+            wake_by: None,
             spare: Vec::new(),
         })
     }
@@ -179,7 +182,15 @@ impl Reactor for EpollReactor {
         true
     }
 
+    fn wake_by(&mut self, at: Instant) {
+        self.wake_by = Some(at);
+    }
+
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+        let timeout = match self.wake_by.take() {
+            None => timeout,
+            Some(at) => timeout.min(at.saturating_duration_since(Instant::now())),
+        };
         for at in 0..self.eager.len() {
             self.try_receive(self.eager[at]);
         }

@@ -16,7 +16,7 @@ pub(crate) use uring::UringReactor;
 use forebay_frontend::{DriverCommand, EventCounters, Sockets};
 use std::io;
 use std::os::fd::RawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The size of a receive buffer in bytes, and the most that one system call receives.
 pub(crate) const RECEIVE_BYTES: usize = 64 << 10;
@@ -85,6 +85,9 @@ pub(crate) trait Reactor: Sockets + EventCounters + Sized {
     /// Submits the requested operations, and waits for an event or a timeout. If the reactor keeps
     /// a timer armed across calls, an earlier timeout that has not expired applies instead.
     fn wait(&mut self, timeout: Duration) -> io::Result<()>;
+
+    /// Makes the next [`Reactor::wait`] end at this time at the latest, within about a millisecond.
+    fn wake_by(&mut self, at: Instant);
 
     /// Whether the kernel counts a wait of this reactor, or of the threads that do its file I/O, as
     /// pressure on the disks.

@@ -30,6 +30,7 @@ const TIMER: u64 = 6;
 const FILL: u64 = 7;
 const COMMAND: u64 = 8;
 const COUNTER: u64 = 9;
+const ALARM: u64 = 10;
 
 const fn user_data(kind: u64, key: u32) -> u64 {
     kind << 32 | key as u64
@@ -43,6 +44,9 @@ pub(crate) struct UringReactor {
     wake: RawFd,
     timer: Box<Timespec>,
     timer_armed: bool,
+    /// The time of [`Reactor::wake_by`], and when it is armed, its end.
+    alarm: Box<Timespec>,
+    alarm_at: Option<Instant>,
     /// Receives that found no buffer, oldest first. Before each wait, as many are repeated as there
     /// are buffers. Repeating one per returned buffer would not suffice: a receive that reports the
     /// end of its stream takes no buffer, so none would be returned for the next one.
@@ -177,6 +181,8 @@ impl Reactor for UringReactor {
             wake,
             timer: Box::new(Timespec::new()),
             timer_armed: false,
+            alarm: Box::new(Timespec::new()),
+            alarm_at: None,
             starved: VecDeque::new(),
             listeners: Vec::new(),
             connections: Vec::new(),
@@ -214,6 +220,17 @@ impl Reactor for UringReactor {
 
     fn counts_as_io_pressure(&self) -> bool {
         !self.ring.params().is_feature_no_iowait()
+    }
+
+    fn wake_by(&mut self, at: Instant) {
+        if self.alarm_at.is_some_and(|armed| armed <= at) {
+            return;
+        }
+        // A later one that is armed already ends a wait for nothing.
+        self.alarm_at = Some(at);
+        *self.alarm = Timespec::from(at.saturating_duration_since(Instant::now()));
+        let entry = opcode::Timeout::new(&raw const *self.alarm).build();
+        self.push(entry.user_data(user_data(ALARM, 0)));
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
@@ -365,6 +382,7 @@ impl UringReactor {
                     self.timer_armed = false;
                     self.renew_silent();
                 }
+                ALARM => self.alarm_at = None,
                 _ => {}
             }
         }

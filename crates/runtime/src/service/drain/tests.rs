@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Long enough to be received into the pool.
 const PAYLOAD: u32 = 1 << 20;
@@ -93,6 +93,10 @@ impl Reactor for Deaf {
 
     fn counts_as_io_pressure(&self) -> bool {
         self.0.counts_as_io_pressure()
+    }
+
+    fn wake_by(&mut self, at: Instant) {
+        self.0.wake_by(at);
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {

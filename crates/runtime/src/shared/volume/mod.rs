@@ -5,6 +5,7 @@ mod flush_gate;
 mod gather;
 mod govern;
 mod learn;
+mod limits;
 mod pins;
 mod slow;
 mod warm;
@@ -16,6 +17,7 @@ pub use gather::{CalibrateError, Calibration, CalibrationFailure, GatherStatus, 
 pub(crate) use govern::{Govern, limits_of};
 pub use learn::{ForecastScore, ForecastStatus, LearnState, LearnStatus};
 pub(crate) use learn::{Learn, Need};
+pub(crate) use limits::VolumeLimits;
 pub use pins::{PinError, PinStatus};
 pub(crate) use pins::{Pins, VolumePins};
 pub(crate) use slow::SlowVolume;
@@ -58,6 +60,8 @@ pub(crate) struct Volume {
     pub govern: Govern,
     /// Whether writes are refused. Clients that entered earlier may have seen it as writable.
     pub read_only: AtomicBool,
+    /// The limits of its requests.
+    pub limits: VolumeLimits,
     pub flush: FlushGate,
     /// The blocks of its disk that transfers own.
     pub blocks: Lock<BlockOwners<TransferId>>,

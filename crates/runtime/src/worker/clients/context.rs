@@ -94,6 +94,7 @@ impl<R: Reactor> Context<'_, R> {
     pub(super) fn begin(&mut self, request: &ClientRequest) -> Result<(Ticket, VolumeId), Refusal> {
         let WorkerHost { shared, clients, in_flight, recorder, now, .. } = &mut *self.host;
         let Some(client) = clients.get_mut(request.client) else { return Err(NOT_ENTERED) };
+        client.limited.submitted();
         let Some(volume) = &client.volume else { return Err(NOT_ENTERED) };
         if let Some(refusal) = refusal(shared, volume, request.kind) {
             return Err(refusal);
@@ -325,14 +326,18 @@ impl<R: Reactor> Quota for Context<'_, R> {
         self.host.clients.get(client).is_some_and(|client| client.is_full(held, share))
     }
 
-    fn admit(&mut self, id: ClientId, bytes: u64, held: u64) -> bool {
-        if !self.is_within_share(id, bytes, held) {
+    fn admit(&mut self, id: ClientId, kind: RequestKind, len: u64, held: u64) -> bool {
+        let moves_data = matches!(kind, RequestKind::Read | RequestKind::Write { .. });
+        // A client with too much memory leaves all queues, and one that waits for a limit gets no
+        // memory.
+        if moves_data && !self.is_within_share(id, len, held) || !self.passes_limits(id, kind, len)
+        {
             return false;
         }
-        if bytes <= HUGE_BYTES {
+        if !moves_data || len <= HUGE_BYTES {
             return true;
         }
-        self.acquire_lane(id, bytes)
+        self.acquire_lane(id, len)
     }
 
     fn piece_bytes(&self, bytes: u64) -> Option<u64> {
@@ -340,7 +345,10 @@ impl<R: Reactor> Quota for Context<'_, R> {
     }
 
     fn admit_piece(&mut self, id: ClientId, bytes: u64, held: u64) -> bool {
-        self.is_within_share(id, bytes, held) && self.acquire_lane(id, bytes)
+        // The limits count each piece, and it does not matter for them whether it is a write.
+        self.is_within_share(id, bytes, held)
+            && self.passes_limits(id, RequestKind::Read, bytes)
+            && self.acquire_lane(id, bytes)
     }
 
     fn reserve(
@@ -438,6 +446,7 @@ impl<R: Reactor> Clients for Context<'_, R> {
         let WorkerHost { shared, clients, .. } = &mut *self.host;
         let Some(mut client) = clients.remove(id, reuse) else { return };
         client.stop_waiting(shared, waiter);
+        client.leave_limits(shared, waiter);
         if client.lane_bytes > 0 {
             shared.wake_waiter(shared.budget.quota(Queue::Lane).release(client.lane_bytes));
         }

@@ -8,6 +8,7 @@
 mod clock;
 mod context;
 mod in_flight;
+mod limits;
 mod refusals;
 mod tally;
 mod waiting;
@@ -24,6 +25,7 @@ use forebay_frontend::{ClientId, ClientRequest, Memory, Peer};
 use forebay_types::limits::CONNECTION_REQUESTS_MAX;
 use forebay_types::{IoError, IoResult, VolumeId};
 use forebay_volume::{Completion, CompletionBatch, CompletionQueue, RequestKind};
+use limits::{LimitedClient, LimitedClients};
 use refusals::Refusals;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -74,6 +76,8 @@ struct Client {
     queued_for: Option<Queue>,
     /// Since when its next request has waited for memory.
     queued_since: Option<Instant>,
+    /// Its state with respect to the limits of its volume.
+    limited: LimitedClient,
 }
 
 impl Client {
@@ -133,6 +137,9 @@ impl Client {
 
     /// Leaves the queue, if it is in one.
     fn stop_waiting(&mut self, shared: &Shared, waiter: Waiter) {
+        if self.limited.is_waiting() {
+            self.leave_limits(shared, waiter);
+        }
         if let Some(queue) = self.queued_for.take() {
             shared.wake_waiter(shared.budget.quota(queue).cancel(waiter));
         }
@@ -151,6 +158,7 @@ pub(crate) struct ClientTable {
     refusals: Refusals,
     /// The share of one client in bytes, and the number of clients that it was computed for.
     share: (u64, u64),
+    limited: LimitedClients,
 }
 
 impl ClientTable {
@@ -213,9 +221,10 @@ impl ClientTable {
         })
     }
 
-    /// Whether a client is queued for memory.
+    /// Whether a client is queued for memory, or for the limits of its volume.
     pub(crate) fn is_waiting(&self, id: ClientId) -> bool {
-        self.get(id).is_some_and(|client| client.queued_for.is_some())
+        self.get(id)
+            .is_some_and(|client| client.queued_for.is_some() || client.limited.is_waiting())
     }
 
     /// Counts an answer. `is_judged` if it has been decided whether the request was slow. Returns

@@ -13,10 +13,11 @@ use forebay_frontend::{
     ClientId, ClientRequest, ExtentQuery, FrontEnd, FrontEndEvent, Mailer, Memory, Peer, Pins,
     PoolAccess, Quota, RequestSink, Service, WorkerContext,
 };
-use forebay_types::{ByteRange, Extent, IoError, IoResult, VolumeId};
+use forebay_types::{ByteRange, Extent, IoError, IoResult, VolumeConfig, VolumeId};
 use forebay_volume::{Payload, Reply, RequestKind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 const MEMORY_BYTES: u64 = 128 * MIB;
 /// A request that takes the whole lane of huge requests.
@@ -113,9 +114,7 @@ impl Direct {
 
     fn submit<C: WorkerContext>(&mut self, cx: &mut C, submission: Submission) {
         let DirectClient { id: client, held, .. } = *self.client(cx, submission.client);
-        if bytes_of(&request(client, 0, &submission)) > 0
-            && !cx.admit(client, submission.range.len, held)
-        {
+        if !cx.admit(client, submission.kind, submission.range.len, held) {
             self.waiting.push(submission);
             return;
         }
@@ -316,5 +315,41 @@ fn a_refused_write_releases_the_slots_of_its_payload() {
     }
     front.drop_client(&mut cx, client);
     drop(worker);
+    runtime.stop(|_| {}).unwrap();
+}
+
+/// No kind of request holds memory while it waits for a limit, and no request of a volume that is
+/// being removed waits.
+#[test]
+fn requests_wait_for_a_limit_without_memory_and_not_for_a_closed_volume() {
+    let (runtime, service) = start();
+    let limit = |iops_limit| {
+        let config = VolumeConfig { iops_limit, ..VolumeConfig::default() };
+        runtime.volumes().change("disk", config, false).unwrap();
+    };
+    limit(Some(1));
+    let range = ByteRange::new(0, 4096);
+    let first = service.submit(0, RequestKind::Read, range);
+    assert_eq!(first.recv_timeout(PATIENCE).unwrap().0, Ok(()));
+    let huge = service.submit(0, RequestKind::Read, HUGE);
+    let erase = service.submit(1, RequestKind::Trim { fua: false }, range);
+    let flush = service.submit(2, RequestKind::Flush, ByteRange::new(0, 0));
+    assert_eq!(flush.recv_timeout(PATIENCE).unwrap().0, Ok(()), "a flush is not limited");
+    assert_eq!([0, 1].map(|client| service.inspect(client)), [(0, false); 2]);
+    assert!(!runtime.shared().budget.has_waiters(), "who waits for a limit asks for no memory");
+    limit(None);
+    for waiting in [huge, erase] {
+        assert_eq!(waiting.recv_timeout(PATIENCE).unwrap().0, Ok(()));
+    }
+    let status = runtime.status().unwrap();
+    assert_eq!(status.volumes[0].requests.limited, 2);
+    limit(Some(1));
+    let volume = runtime.named("disk").unwrap();
+    let passes = service.submit(0, RequestKind::Read, range);
+    assert_eq!(passes.recv_timeout(PATIENCE).unwrap().0, Ok(()));
+    volume.is_closed.store(true, std::sync::atomic::Ordering::Relaxed);
+    let refused = service.submit(0, RequestKind::Read, range);
+    assert_eq!(refused.recv_timeout(Duration::from_millis(900)).unwrap().0, Err(IoError::Shutdown));
+    volume.is_closed.store(false, std::sync::atomic::Ordering::Relaxed);
     runtime.stop(|_| {}).unwrap();
 }

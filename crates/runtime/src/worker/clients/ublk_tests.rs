@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const DEPTH: u16 = 4;
 const READ: u32 = 0;
@@ -89,6 +89,10 @@ impl Reactor for Recording {
 
     fn counts_as_io_pressure(&self) -> bool {
         self.sockets.counts_as_io_pressure()
+    }
+
+    fn wake_by(&mut self, at: Instant) {
+        self.sockets.wake_by(at);
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
