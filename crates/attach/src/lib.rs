@@ -22,7 +22,7 @@ use record::{AttachRecord, AttachedVolume};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use watch::DeviceWatcher;
 
 /// Arguments of `forebay attach`.
@@ -41,6 +41,9 @@ pub struct AttachArguments {
     /// seconds [default: they wait as long as it takes]
     #[arg(long, value_name = "SECONDS")]
     pub give_up_after: Option<u64>,
+    /// Wait up to this long for a server that serves the volume, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub wait: u64,
     /// Stay in the foreground, for a service manager
     #[arg(long)]
     pub foreground: bool,
@@ -66,6 +69,9 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// The most queues of a device by default.
 const QUEUES_AUTO_MAX: usize = 8;
 
+/// Time between two questions to a server that may not serve the volume yet.
+const SERVER_POLL: Duration = Duration::from_millis(200);
+
 /// How long `forebay attach` waits for the process that it leaves in the background.
 const BACKGROUND_TIME: Duration = Duration::from_secs(60);
 
@@ -86,6 +92,7 @@ pub fn attach(
         return attach_in_background(arguments, socket);
     }
     let client = connect(socket)?;
+    wait_for_volume(&client, arguments)?;
     let Some(mut record) = AttachRecord::lock(volume)? else {
         let message = format!("volume '{volume}' is attached already");
         return Err(with_remedy(Error::msg(message), "see its device with `forebay devices`"));
@@ -174,7 +181,7 @@ fn attach_in_background(arguments: &AttachArguments, socket: &Path) -> anyhow::R
     let volume = &arguments.volume;
     let state = socket.parent().context("the control socket is in the state directory")?;
     // Before there is a process whose errors would be in a file only.
-    connect(socket)?.volume(volume)?;
+    wait_for_volume(&connect(socket)?, arguments)?;
     UblkDriver::open()?;
     if let Some(record) = AttachRecord::lock(volume)? {
         drop(record);
@@ -352,6 +359,19 @@ pub fn devices(json: bool) -> anyhow::Result<()> {
 
 fn connect(socket: &Path) -> anyhow::Result<BlockingClient> {
     BlockingClient::new(socket).context("cannot create an event loop")
+}
+
+/// Waits for a server that serves the volume. At boot, a disk may be missing when the server starts
+/// for the first time.
+fn wait_for_volume(client: &BlockingClient, arguments: &AttachArguments) -> anyhow::Result<()> {
+    let end = Instant::now() + Duration::from_secs(arguments.wait);
+    while let Err(error) = client.volume(&arguments.volume) {
+        if Instant::now() >= end {
+            return Err(error.into());
+        }
+        std::thread::sleep(SERVER_POLL);
+    }
+    Ok(())
 }
 
 /// Refuses a name that cannot be the name of a file.

@@ -60,7 +60,8 @@ fn script(page: &str, blocks: &[Block]) -> (String, Vec<String>) {
         }
         script += &format!("place={place}\n");
         for command in block.commands() {
-            let is_server = command.trim_start().starts_with("forebay serve");
+            let ends_itself = ["--check", "--example"].iter().any(|it| command.contains(it));
+            let is_server = command.trim_start().starts_with("forebay serve") && !ends_itself;
             let is_background = command.trim_end().ends_with('&');
             script += &match (is_server, is_background) {
                 (true, true) => format!("{command}\nwait_until_served $!\n"),
