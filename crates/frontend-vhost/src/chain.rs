@@ -6,6 +6,12 @@ use forebay_vhost::block::{HEAD_BYTES, RequestHead};
 use forebay_vhost::ring::{DESCRIPTOR_BYTES, Descriptor, table_bytes};
 use zerocopy::IntoBytes;
 
+/// Pieces of a chain at most: twice what a driver is told, as pieces may cross the guest's memory.
+const PIECES_MAX: usize = 512;
+
+/// Pieces that a place keeps space for when its request has ended.
+const PIECES_KEPT: usize = 32;
+
 /// The pieces of guest memory of a request, kept from one request of a place to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
@@ -67,7 +73,8 @@ impl Chain {
                 false if self.writable.is_empty() => &mut self.readable,
                 false => return Err(BrokenChain),
             };
-            if !memory.pieces(descriptor.address, u64::from(descriptor.bytes), pieces) {
+            let is_there = memory.pieces(descriptor.address, u64::from(descriptor.bytes), pieces);
+            if !is_there || self.readable.len() + self.writable.len() > PIECES_MAX {
                 return Err(BrokenChain);
             }
             let Some(next) = descriptor.next() else { return Ok(()) };
@@ -78,6 +85,20 @@ impl Chain {
             descriptor = unsafe { table.add(usize::from(next)).read_unaligned() };
         }
         Err(BrokenChain)
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) const fn held_bytes(&self) -> u64 {
+        let pieces = self.readable.capacity() + self.writable.capacity();
+        (pieces * size_of::<MemoryPiece>()) as u64
+    }
+
+    /// Forgets the request, and gives back what an unusual one has taken.
+    pub(crate) fn clear(&mut self) {
+        for pieces in [&mut self.readable, &mut self.writable] {
+            pieces.clear();
+            pieces.shrink_to(PIECES_KEPT);
+        }
     }
 
     /// Takes the head of the request from the pieces to read.

@@ -19,6 +19,9 @@ pub(crate) enum RingError {
     /// The volume is not there, or takes no more clients.
     #[error("the volume takes no clients")]
     Closed,
+    /// The volume has `tls=required`.
+    #[error("the volume has tls=required, and there is no TLS here: set tls=optional")]
+    TlsOnly,
     /// There are too many clients.
     #[error("there are too many clients")]
     TooManyClients,

@@ -8,6 +8,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+/// The largest pages of a file system of huge pages.
+const HUGE_PAGE_BYTES_MAX: u64 = 1 << 30;
+
 /// A piece of mapped memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryPiece {
@@ -139,10 +142,13 @@ impl GuestMemory {
         {
             return Err(GuestMemoryError::Shape);
         }
-        let page = rustix::param::page_size() as u64;
-        // The kernel maps from a page's start; the region may begin inside it.
+        // The kernel maps whole pages, which are those of the file system if they are huge; the
+        // region may begin inside of one.
+        let block = rustix::fs::fstat(file).map_err(io::Error::from)?.st_blksize as u64;
+        let page = block.clamp(rustix::param::page_size() as u64, HUGE_PAGE_BYTES_MAX);
         let ahead = region.file_offset % page;
-        let len = usize::try_from(region.bytes + ahead).map_err(|_| GuestMemoryError::Shape)?;
+        let len = (region.bytes + ahead).checked_next_multiple_of(page);
+        let len = len.and_then(|len| usize::try_from(len).ok()).ok_or(GuestMemoryError::Shape)?;
         let mut region = region;
         let mapping = Arc::new(SharedMapping::guarded(file, region.file_offset - ahead, len)?);
         region.file_offset = ahead;

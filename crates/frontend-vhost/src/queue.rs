@@ -79,6 +79,8 @@ pub(crate) struct GuestQueue {
     /// Answers that the guest has not been shown.
     has_answers: bool,
     is_broken: bool,
+    /// Bytes of the chains of requests that have not ended.
+    held_bytes: u64,
 }
 
 impl GuestQueue {
@@ -92,6 +94,10 @@ impl GuestQueue {
     ) -> Result<Self, RingError> {
         let client = cx.join(&setup.peer);
         let volume = find_volume(cx, &setup.volume).filter(|_| !cx.is_stopping());
+        if volume.as_ref().is_some_and(|volume| volume.tls_only) {
+            cx.leave(client, true);
+            return Err(RingError::TlsOnly);
+        }
         let entered = volume.filter(|volume| cx.enter(client, volume.id, false));
         let Some(volume) = entered else {
             cx.leave(client, true);
@@ -116,6 +122,7 @@ impl GuestQueue {
             may_resume: true,
             has_answers: false,
             is_broken: false,
+            held_bytes: 0,
         };
         if !taken.is_empty() {
             tracing::info!(
@@ -221,10 +228,12 @@ impl GuestQueue {
         let Some((request, status)) = head_of.zip(place.chain.take_status()) else {
             cx.count_refusal(self.client);
             self.report("a request of the guest has no head, no status, or a wrong address");
+            self.places[usize::from(head)].chain.clear();
             self.ring.put(head, 0);
             self.has_answers = true;
             return;
         };
+        self.held_bytes += place.chain.held_bytes();
         let kind = RequestKind::Flush;
         let none = ByteRange::new(0, 0);
         place.request =
@@ -318,7 +327,8 @@ impl GuestQueue {
             }
             false => request.range,
         };
-        if cx.is_full(self.client, 0) || !cx.admit(self.client, request.kind, range.len, 0) {
+        let held = self.held_bytes;
+        if cx.is_full(self.client, held) || !cx.admit(self.client, request.kind, range.len, held) {
             return false;
         }
         let client = self.client;
@@ -379,6 +389,8 @@ impl GuestQueue {
     fn finish(&mut self, head: u16, status: RequestStatus) {
         let place = &mut self.places[usize::from(head)];
         let request = place.request.take().expect("a request ends once");
+        self.held_bytes -= place.chain.held_bytes();
+        place.chain.clear();
         let data = match request.kind {
             RequestKind::Read => request.done as u32,
             _ => 0,

@@ -267,7 +267,8 @@ impl InflightState {
     }
 
     fn mark(&mut self, head: u16) {
-        self.order += 1;
+        // The monitor may have written any number there.
+        self.order = self.order.wrapping_add(1);
         let order = self.order;
         self.change(head, |entry| entry.order = order);
         fence(Ordering::Release);
