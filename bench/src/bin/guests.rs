@@ -3,7 +3,7 @@
 //!
 //! `check` compares every read with a model, while the server is killed, stopped in order, and its
 //! rings are; then has guests that break everything that they can, beside one that behaves. At the
-//! end the disk must have what was written. `cost` measures the server's processor time per
+//! end the disk must contain what was written. `cost` measures the server's processor time per
 //! request of 4 KiB that memory serves, beside the storage daemon of QEMU.
 
 use anyhow::{Context, Result, bail, ensure};

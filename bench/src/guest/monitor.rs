@@ -61,10 +61,10 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Connects, and sends nothing. Waits until somebody listens.
+    /// Connects without sending anything. Waits until a server listens.
     ///
     /// # Errors
-    /// Nobody listens after a while.
+    /// No server listens within 20 seconds.
     pub fn open(path: &Path) -> Result<OwnedFd> {
         let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
         let end = Instant::now() + PATIENCE;

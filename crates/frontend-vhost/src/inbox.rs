@@ -41,7 +41,7 @@ pub(crate) enum Notice {
     Ended { key: RingKey, base: u16 },
 }
 
-/// What the thread is told.
+/// An event for the thread.
 #[derive(Debug)]
 pub(crate) enum SessionsEvent {
     /// Serve a volume at a socket.

@@ -93,7 +93,7 @@ impl MappedRegion {
     }
 }
 
-/// The memory of a guest at one time. Its pieces stay mapped as long as somebody has it.
+/// One version of a guest's memory map. Its pieces stay mapped while a request or a ring uses it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GuestMemory {
     regions: Vec<MappedRegion>,

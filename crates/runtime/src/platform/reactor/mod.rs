@@ -110,7 +110,7 @@ fn reset_counter(fd: RawFd) -> bool {
     let iovec = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
     // SAFETY: the memory is valid for the call.
     let read = unsafe { libc::preadv2(fd, &raw const iovec, 1, -1, libc::RWF_NOWAIT) };
-    // Somebody else may have read it first.
+    // Another process may have read it first.
     read >= 0 || io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
 }
 

@@ -336,7 +336,10 @@ fn requests_wait_for_a_limit_without_memory_and_not_for_a_closed_volume() {
     let flush = service.submit(2, RequestKind::Flush, ByteRange::new(0, 0));
     assert_eq!(flush.recv_timeout(PATIENCE).unwrap().0, Ok(()), "a flush is not limited");
     assert_eq!([0, 1].map(|client| service.inspect(client)), [(0, false); 2]);
-    assert!(!runtime.shared().budget.has_waiters(), "who waits for a limit asks for no memory");
+    assert!(
+        !runtime.shared().budget.has_waiters(),
+        "a client that waits for a limit asks for no memory"
+    );
     limit(None);
     for waiting in [huge, erase] {
         assert_eq!(waiting.recv_timeout(PATIENCE).unwrap().0, Ok(()));
