@@ -135,6 +135,8 @@ impl GuestQueue {
         for head in taken {
             queue.begin(cx, head);
         }
+        // An earlier server may have shown answers to the guest and ended before it interrupted it.
+        queue.interrupt();
         Ok(queue)
     }
 
@@ -164,6 +166,15 @@ impl GuestQueue {
     /// Replaces the interrupt of the guest.
     pub(crate) fn set_call(&mut self, call: Option<Arc<std::os::fd::OwnedFd>>) {
         self.setup.call = call;
+        self.interrupt();
+    }
+
+    /// Interrupts the guest.
+    fn interrupt(&self) {
+        if let Some(call) = &self.setup.call {
+            // A counter at its limit interrupts as well.
+            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+        }
     }
 
     /// Replaces the memory of the guest, for requests that are taken from now on.
@@ -404,11 +415,8 @@ impl GuestQueue {
     /// Shows the guest the answers of the turn, and interrupts it if it wants that.
     pub(crate) fn show_answers(&mut self) {
         self.has_answers = false;
-        if self.ring.publish()
-            && let Some(call) = &self.setup.call
-        {
-            // A counter at its limit interrupts as well.
-            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+        if self.ring.publish() {
+            self.interrupt();
         }
         if self.stage == GuestQueueStage::Serving && !self.is_broken {
             // The guest may have added requests meanwhile, before it is asked for an event.
