@@ -235,7 +235,9 @@ impl CheckedGuest {
     }
 
     fn start(&self, monitor: &mut Monitor) -> Result<()> {
-        monitor.start(&self.ram, &self.rings.iter().collect::<Vec<_>>())?;
+        // An earlier server may owe an interrupt.
+        let rings = self.rings.iter().collect::<Vec<_>>();
+        self.rings[0].interrupted(|| monitor.start(&self.ram, &rings))?;
         self.rings.iter().for_each(GuestRing::kick_anyway);
         Ok(())
     }

@@ -145,6 +145,20 @@ impl GuestRing {
         let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
     }
 
+    /// Waits for an interrupt, of which all earlier ones are forgotten, while `act` runs.
+    ///
+    /// # Errors
+    /// There is none within 20 seconds, or `act` fails.
+    pub fn interrupted(&self, act: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.call, &mut count);
+        act()?;
+        let timeout = rustix::time::Timespec { tv_sec: 20, tv_nsec: 0 };
+        let ready = poll(&mut [PollFd::new(&self.call, PollFlags::IN)], Some(&timeout))?;
+        ensure!(ready == 1, "the guest is not interrupted");
+        Ok(())
+    }
+
     /// Adds a request whose data is at its place, cut into `pieces`, with a table of its own if it
     /// is `indirect`. The server sees it after [`GuestRing::kick`].
     pub fn add(
