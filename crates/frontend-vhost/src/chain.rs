@@ -87,12 +87,6 @@ impl Chain {
         Err(BrokenChain)
     }
 
-    /// Bytes of memory that it takes.
-    pub(crate) const fn held_bytes(&self) -> u64 {
-        let pieces = self.readable.capacity() + self.writable.capacity();
-        (pieces * size_of::<MemoryPiece>()) as u64
-    }
-
     /// Forgets the request, and gives back what an unusual one has taken.
     pub(crate) fn clear(&mut self) {
         for pieces in [&mut self.readable, &mut self.writable] {

@@ -79,8 +79,6 @@ pub(crate) struct GuestQueue {
     /// Answers that the guest has not been shown.
     has_answers: bool,
     is_broken: bool,
-    /// Bytes of the chains of requests that have not ended.
-    held_bytes: u64,
 }
 
 impl GuestQueue {
@@ -122,7 +120,6 @@ impl GuestQueue {
             may_resume: true,
             has_answers: false,
             is_broken: false,
-            held_bytes: 0,
         };
         if !taken.is_empty() {
             tracing::info!(
@@ -244,7 +241,6 @@ impl GuestQueue {
             self.has_answers = true;
             return;
         };
-        self.held_bytes += place.chain.held_bytes();
         let kind = RequestKind::Flush;
         let none = ByteRange::new(0, 0);
         place.request =
@@ -338,8 +334,7 @@ impl GuestQueue {
             }
             false => request.range,
         };
-        let held = self.held_bytes;
-        if cx.is_full(self.client, held) || !cx.admit(self.client, request.kind, range.len, held) {
+        if cx.is_full(self.client, 0) || !cx.admit(self.client, request.kind, range.len, 0) {
             return false;
         }
         let client = self.client;
@@ -400,7 +395,6 @@ impl GuestQueue {
     fn finish(&mut self, head: u16, status: RequestStatus) {
         let place = &mut self.places[usize::from(head)];
         let request = place.request.take().expect("a request ends once");
-        self.held_bytes -= place.chain.held_bytes();
         place.chain.clear();
         let data = match request.kind {
             RequestKind::Read => request.done as u32,
