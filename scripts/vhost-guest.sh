@@ -65,6 +65,19 @@ while [ "$(date +%s)" -lt "$end" ]; do
   rm -f "/mnt/ext4/file$(((round + 10) % 20))"
 done
 wait "$verify" || { cat /tmp/fio.log; give_up "the verification has failed"; }
+# The host makes the disk larger after its last kill.
+wait_for_growth() {
+  for _ in $(seq 600); do
+    [ "$(cat /sys/block/vda/size)" != 655360 ] || return 0
+    sleep 0.1
+  done
+  give_up "the guest does not see that its disk has grown"
+}
+wait_for_growth
+head -c 1048576 /dev/urandom >/tmp/tail
+dd if=/tmp/tail of=/dev/vda bs=4096 seek=$((319 * 256)) oflag=direct 2>/dev/null
+dd if=/dev/vda bs=4096 skip=$((319 * 256)) iflag=direct 2>/dev/null | cmp - /tmp/tail ||
+  give_up "the new part of the disk has other data"
 say "$round files were written and read back"
 umount /mnt/ext4
 fsck.ext4 -fn /dev/vdb >/tmp/fsck.log 2>&1 || { cat /tmp/fsck.log; give_up "ext4 is damaged"; }

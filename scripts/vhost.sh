@@ -103,6 +103,18 @@ for ((round = 0; round < rounds; round++)); do
   sleep 2
   kill -0 "$qemu" 2>/dev/null || gave_up "the guest has ended in round $round"
 done
+# The disk grows under the guest, which is told.
+truncate -s 320M "$dir/raw.img"
+"$forebay" volume resize raw --state "$dir/state" || gave_up "the volume does not grow"
+# The guest ends by itself, unless a request of it is never answered.
+for ((i = 0; i < 10 * (seconds + 300); i++)); do
+  kill -0 "$qemu" 2>/dev/null || break
+  sleep 0.1
+done
+if kill -0 "$qemu" 2>/dev/null; then
+  "$forebay" clients --state "$dir/state" || true
+  gave_up "the guest does not end: it may wait for a request"
+fi
 wait "$qemu" || true
 qemu=
 grep -aq "guest: all passed" "$dir/console" || gave_up "the guest has failed"

@@ -244,6 +244,7 @@ impl CheckedGuest {
 }
 
 fn check(programs: &Path, rounds: u64, requests: u64, seed: u64) -> Result<()> {
+    grow(programs).context("a disk grows")?;
     let dir = tempfile::tempdir()?;
     let checked = check_in(programs, &dir, (rounds, requests), seed);
     checked.with_context(|| {
@@ -317,6 +318,36 @@ fn check_in(
         guest.answered
     );
     Ok(())
+}
+
+/// A disk that grows under its guest: the guest is told, and reaches the new part. One that has its
+/// own idea of the size is refused.
+fn grow(programs: &Path) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let image = File::create(dir.path().join("disk.img"))?;
+    image.set_len(DISK_BYTES as u64)?;
+    let server = serve(programs, dir.path(), 1)?;
+    let (monitor, _ram, mut ring) = small_guest(&dir.path().join("vhost/disk.sock"))?;
+    let mut size = DISK_BYTES as u64;
+    for step in 1..=20_u64 {
+        for (is_grown, wanted) in [(false, 1), (true, 0)] {
+            if is_grown {
+                image.set_len(size + DISK_BYTES as u64)?;
+                server.command(&["volume", "resize", "disk"])?;
+                monitor.wait_for_change()?;
+                size += DISK_BYTES as u64;
+                ensure!(monitor.size_bytes()? == size, "the guest sees the new size");
+            }
+            // Across the end, or at the end.
+            let sector = if is_grown { size / 512 - 8 } else { size / 512 - 1 };
+            ring.add(step as u16 % PLACES, Verb::Write, (sector, 4096), (1, false));
+            ring.kick();
+            let used = ring.wait(PATIENCE).context("the write is not answered")?;
+            ensure!(used.status == wanted, "step {step}: {used:?} at sector {sector}");
+        }
+    }
+    drop(monitor);
+    server.stop()
 }
 
 fn image_of(dir: &Path) -> Result<File> {

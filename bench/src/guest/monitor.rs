@@ -4,7 +4,7 @@ use super::{GUEST_BASE, GuestRam, GuestRing};
 use anyhow::{Context, Result, ensure};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,6 +25,8 @@ const FLUSH: u64 = 1 << 9;
 /// Features of the protocol: several rings, acknowledgements, properties, requests in flight.
 const MQ: u64 = 1;
 const REPLY_ACK: u64 = 1 << 3;
+/// The server has a channel for messages.
+const CHANNEL: u64 = 1 << 5;
 const CONFIG: u64 = 1 << 9;
 const INFLIGHT: u64 = 1 << 12;
 
@@ -36,6 +38,7 @@ pub struct Monitor {
     /// The memory of requests in flight, which outlives a server.
     inflight: Option<(OwnedFd, Vec<u8>)>,
     has_inflight: bool,
+    channel: Option<OwnedFd>,
 }
 
 impl Monitor {
@@ -45,7 +48,7 @@ impl Monitor {
     /// The server does not answer, or lacks a feature.
     pub fn connect(path: &Path, inflight: Option<(OwnedFd, Vec<u8>)>) -> Result<Self> {
         let socket = Self::open(path)?;
-        let mut monitor = Self { socket, inflight, has_inflight: false };
+        let mut monitor = Self { socket, inflight, has_inflight: false, channel: None };
         monitor.send(3, &[], &[])?;
         let wanted = VERSION_1 | PROTOCOL | EVENT_INDEX | INDIRECT | FLUSH;
         let features = monitor.ask_number(1)?;
@@ -56,7 +59,20 @@ impl Monitor {
         ensure!(offered & needed == needed, "the protocol {offered:#x} is too old");
         // The storage daemon of QEMU keeps no record of requests in flight.
         monitor.has_inflight = offered & INFLIGHT != 0;
-        monitor.send(16, &(offered & (needed | INFLIGHT)).to_le_bytes(), &[])?;
+        let chosen = offered & (needed | INFLIGHT | CHANNEL);
+        monitor.send(16, &chosen.to_le_bytes(), &[])?;
+        if chosen & CHANNEL != 0 {
+            let (ours, other) = rustix::net::socketpair(
+                AddressFamily::UNIX,
+                SocketType::STREAM,
+                SocketFlags::CLOEXEC,
+                None,
+            )?;
+            monitor.send(21, &[], &[other.as_fd()])?;
+            let timeout = rustix::net::sockopt::Timeout::Recv;
+            rustix::net::sockopt::set_socket_timeout(&ours, timeout, Some(PATIENCE))?;
+            monitor.channel = Some(ours);
+        }
         ensure!(monitor.ask_number(17)? >= 2, "there are several rings");
         Ok(monitor)
     }
@@ -88,6 +104,21 @@ impl Monitor {
         let (reply, _) = self.ask(24, &payload)?;
         let sectors = reply.get(12..20).context("the properties are too short")?;
         Ok(u64::from_le_bytes(sectors.try_into()?) * 512)
+    }
+
+    /// Waits until the server says that the properties of the device have changed.
+    ///
+    /// # Errors
+    /// It says nothing, or something else.
+    pub fn wait_for_change(&self) -> Result<()> {
+        let channel = self.channel.as_ref().context("the server has no channel")?;
+        let mut message = [0; 12];
+        let received = rustix::net::recv(channel, &mut message, RecvFlags::WAITALL)?;
+        ensure!(
+            received.0 == 12 && message == [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0],
+            "{message:?} is no change of the device"
+        );
+        Ok(())
     }
 
     /// Shares the memory, and starts these rings. Waits until they have been accepted.

@@ -17,6 +17,15 @@ pub struct ServeDevice {
     pub depth: u16,
 }
 
+/// The size of a volume whose disk was measured again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct VolumeSize {
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// Its size before, in bytes.
+    pub former_bytes: u64,
+}
+
 /// What the kernel has to know of a volume that is served on a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct ServedDevice {

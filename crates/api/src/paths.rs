@@ -34,6 +34,8 @@ pub const VOLUME_DISCARD: &str = "/v1/volumes/{name}/discard";
 pub const VOLUME_TRUST: &str = "/v1/volumes/{name}/trust";
 /// `POST`: measure a volume's disk.
 pub const VOLUME_CALIBRATE: &str = "/v1/volumes/{name}/calibrate";
+/// `POST`: make a volume as large as its disk, which has grown.
+pub const VOLUME_RESIZE: &str = "/v1/volumes/{name}/resize";
 /// `POST`: pin ranges of a volume.
 pub const VOLUME_PIN: &str = "/v1/volumes/{name}/pin";
 /// `POST`: unpin ranges of a volume.

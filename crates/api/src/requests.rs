@@ -4,7 +4,7 @@ use crate::{
     AddVolume, Analysis, AnalysisRequest, AnalysisStatus, BlockingClient, Client, ConnectedClient,
     ConnectedClients, DiscardRequest, Discarded, DrillReport, History, Memory, PinRequest,
     Progress, ServeDevice, ServedDevice, ServerSettings, SlowRequests, Statistics,
-    StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeStatus,
+    StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeSize, VolumeStatus,
     client::{ClientResult, DRILL_TIME_MAX},
     paths,
 };
@@ -135,6 +135,12 @@ requests! {
     /// Measures the size below which writes of a volume are worth gathering.
     fn calibrate_volume(&self, name: &str) -> ClientResult<VolumeStatus> {
         let path = paths::of_volume(paths::VOLUME_CALIBRATE, name);
+        self.request(Method::POST, &path, None::<&()>).await
+    }
+
+    /// Makes a volume as large as its disk, which has grown.
+    fn resize_volume(&self, name: &str) -> ClientResult<VolumeSize> {
+        let path = paths::of_volume(paths::VOLUME_RESIZE, name);
         self.request(Method::POST, &path, None::<&()>).await
     }
 

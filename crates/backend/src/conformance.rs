@@ -59,7 +59,7 @@ impl<'a> Suite<'a> {
             backend,
             blocking: Blocking::new(backend),
             name: &description.name,
-            size_bytes: description.size_bytes,
+            size_bytes: description.size_bytes(),
             alignment: u64::from(description.alignment_bytes),
         }
     }

@@ -176,7 +176,7 @@ impl Io {
             IoKind::Flush | IoKind::Discard | IoKind::Zero { .. } => self.buffers.is_empty(),
         };
         let range = self.range();
-        if !buffers_fit || !range.fits(description.size_bytes) || !range.is_sector_aligned() {
+        if !buffers_fit || !range.fits(description.size_bytes()) || !range.is_sector_aligned() {
             self.done.complete(Err(IoError::Invalid));
             return None;
         }

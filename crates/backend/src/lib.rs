@@ -24,6 +24,7 @@ mod open;
 mod options;
 mod presence;
 mod random;
+mod size;
 mod spec;
 mod sync;
 mod thread_pool;
@@ -44,6 +45,7 @@ pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
 pub use open::{OpenError, allocated_bytes, identity_of, open, plain_path, try_open};
 pub use options::OpenOptions;
 pub use presence::Displaced;
+pub use size::{DiskSize, MeasureError};
 pub use spec::SpecError;
 
 use forebay_types::{ByteRange, DiskGeometry};
@@ -53,17 +55,17 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 forebay_types::faults! {
-    model::ArrayError, layers::BlocksError, FileError, MemoryStoreError, model::ModelError,
-    NbdError, OpenError, SpecError, layers::TraceFileError, layers::VolatileError
+    model::ArrayError, layers::BlocksError, FileError, MeasureError, MemoryStoreError,
+    model::ModelError, NbdError, OpenError, SpecError, layers::TraceFileError, layers::VolatileError
 }
 
-/// Properties of a backend. They do not change while it is open.
+/// Properties of a backend. While it is open, only its size may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// The name that the operator gave, for messages.
     pub name: String,
-    /// Its size in bytes, a multiple of 512.
-    pub size_bytes: u64,
+    /// Its size.
+    pub size: DiskSize,
     /// Identifies the storage independently of the path (device and inode of a file, address and
     /// export of a server), so that the same disk is not cached twice. `None` if each open creates
     /// a new store, as for memory.
@@ -81,6 +83,13 @@ pub struct Description {
     /// it or of 4096, whichever is smaller. The driver ensures this (`blocks.rs` of the volume
     /// crate).
     pub alignment_bytes: u32,
+}
+
+impl Description {
+    /// Its size in bytes, a multiple of 512.
+    pub fn size_bytes(&self) -> u64 {
+        self.size.bytes()
+    }
 }
 
 /// The state of a store in memory that is saved to a file.
@@ -165,6 +174,20 @@ pub trait Backend: Send + Sync {
     /// If the name no longer leads to the store: how it was displaced.
     fn check_presence(&self) -> Result<(), Displaced> {
         self.below().map_or(Ok(()), |below| below.check_presence())
+    }
+
+    /// Reads the size of the store again, in bytes, which consists of whole blocks of the store and
+    /// of `block_bytes`, a power of two. I/O can reach a part that is new once it is made known by
+    /// [`DiskSize::grow`], in the description of this store or of a layer over it. May block.
+    ///
+    /// # Errors
+    /// When the store has shrunk or does not consist of whole blocks, or for a kind of store whose
+    /// size is read only when it is opened, which is the default.
+    fn measure(&self, block_bytes: u32) -> Result<u64, MeasureError> {
+        match self.below() {
+            Some(below) => below.measure(block_bytes),
+            None => Err(MeasureError::Fixed { name: self.description().name.clone() }),
+        }
     }
 
     /// The I/Os submitted so far, if the backend counts them. I/Os that bypass [`Backend::submit`]

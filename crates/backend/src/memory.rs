@@ -17,7 +17,7 @@ pub use saved::saved_memory_bytes;
 use crate::count::{IoCount, IoCounter};
 use crate::spec::{Fields, SpecError, duration_ns};
 use crate::sync::{read, write};
-use crate::{Backend, Buffer, Description, Extent, Io, IoKind, OpenOptions};
+use crate::{Backend, Buffer, Description, DiskSize, Extent, Io, IoKind, OpenOptions};
 use forebay_types::{Blame, ByteRange, Bytes, DiskGeometry, Fault, Remedy, SECTOR_BYTES, Size};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::path::PathBuf;
@@ -260,7 +260,7 @@ impl MemoryBackend {
         let written = (0..words).map(|_| AtomicU64::new(0)).collect();
         let description = Description {
             name: format!("memory:{}", Size(size_bytes)),
-            size_bytes,
+            size: DiskSize::new(size_bytes),
             identity: None,
             read_only: false,
             geometry: DiskGeometry { rotational: Some(false), ..DiskGeometry::default() },
@@ -293,7 +293,7 @@ impl MemoryBackend {
                 Ok(())
             }
             Err(source) => {
-                Err(MemoryStoreError::Map { size_bytes: self.description.size_bytes, source })
+                Err(MemoryStoreError::Map { size_bytes: self.description.size_bytes(), source })
             }
         }
     }

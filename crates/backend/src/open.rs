@@ -239,7 +239,7 @@ mod tests {
         let path = path.display().to_string();
         for spec in [path.clone(), format!("file:{path}"), format!("delay():file:{path}")] {
             let backend = open(&spec, &OpenOptions::default()).unwrap();
-            assert_eq!(backend.description().size_bytes, 1 << 20);
+            assert_eq!(backend.description().size_bytes(), 1 << 20);
             assert!(backend.description().identity.is_some());
         }
         let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };

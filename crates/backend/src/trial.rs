@@ -1,7 +1,7 @@
 //! A stand-in for a store that would be opened: everything that can be asked without opening it is
 //! known, and nothing is locked, connected or written. It answers each I/O with an error.
 
-use crate::{Backend, Description, Io, StoreMedium};
+use crate::{Backend, Description, DiskSize, Io, StoreMedium};
 use forebay_types::{DiskGeometry, IoError, SECTOR_BYTES};
 
 /// The size of a store whose size is known only once it is open.
@@ -18,7 +18,7 @@ impl TrialBackend {
     pub(crate) fn new(name: &str, size_bytes: u64, identity: String, medium: StoreMedium) -> Self {
         let description = Description {
             name: name.to_owned(),
-            size_bytes,
+            size: DiskSize::new(size_bytes),
             identity: Some(identity),
             read_only: false,
             geometry: DiskGeometry::default(),

@@ -11,7 +11,7 @@ use forebay_api::{
     GatherSource, GatherStatus, History, HistoryPoint, JournalStatus, LearnStatus, Memory,
     PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus, Problem, Progress, ServeDevice,
     ServedDevice, SlowRequest, SlowRequests, Statistics, StatisticsOfVolume, Status, TraceEnd,
-    TraceRequest, TraceSummary, UnservedWrites, VolumeStatus, WarmUpStatus,
+    TraceRequest, TraceSummary, UnservedWrites, VolumeSize, VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ResolvedGeometry, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -401,6 +401,17 @@ impl Manager for FakeManager {
 
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
         self.flush_volume(name, progress)
+    }
+
+    /// Each time, the volume has grown to twice its size.
+    fn resize_volume(&self, name: &str) -> Result<VolumeSize, Problem> {
+        self.check(name)?;
+        let mut state = self.lock();
+        let entry = state.volumes.iter_mut().find(|(spec, _)| spec.name == name);
+        let (_, volume) = entry.ok_or_else(|| Problem::unknown_volume(name))?;
+        let former_bytes = volume.size_bytes;
+        volume.size_bytes *= 2;
+        Ok(VolumeSize { size_bytes: volume.size_bytes, former_bytes })
     }
 
     /// Sets and returns rounded values of a hard disk.

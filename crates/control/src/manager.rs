@@ -4,7 +4,8 @@ use crate::Measurements;
 use forebay_api::{
     Analysis, AnalysisRequest, AnalysisStatus, ConnectedClient, ConnectedClients, DiscardRequest,
     Discarded, DrillReport, History, Memory, Problem, Progress, ServeDevice, ServedDevice,
-    SlowRequests, Statistics, StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeStatus,
+    SlowRequests, Statistics, StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeSize,
+    VolumeStatus,
 };
 use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::PinnedRanges;
@@ -115,6 +116,12 @@ pub trait Manager: Send + Sync {
     /// # Errors
     /// There is no such volume, it always has requests in flight, or its disk cannot be measured.
     fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem>;
+
+    /// Makes a volume as large as its disk, which has grown.
+    ///
+    /// # Errors
+    /// There is no such volume, its disk has shrunk, or its size is read only when it is opened.
+    fn resize_volume(&self, name: &str) -> Result<VolumeSize, Problem>;
 
     /// Pins ranges of the volume, beside those that are pinned already.
     ///

@@ -316,6 +316,17 @@ impl ShardVolume {
         self.size_bytes
     }
 
+    /// Makes the volume larger, because its disk has grown to `size_bytes`. Requests may reach that
+    /// far from now on.
+    ///
+    /// # Panics
+    /// If that is less than before.
+    pub fn grow(&mut self, size_bytes: u64) {
+        assert!(size_bytes >= self.size_bytes, "{} does not shrink", self.id);
+        self.size_bytes = size_bytes;
+        self.writeback.dirty_mut().grow(size_bytes);
+    }
+
     pub(crate) const fn protection(&self) -> Protection {
         self.protection
     }

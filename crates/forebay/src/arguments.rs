@@ -536,6 +536,17 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         state: StateArguments,
     },
+    /// Make a volume as large as its disk, which has grown
+    #[command(long_about = "Make a volume as large as its disk, which has grown.\nGrow the disk \
+        first (lvextend, truncate). Virtual machines over vhost-user and block devices of this \
+        machine see the new size at once; other clients see it when they connect again. A volume \
+        never shrinks.")]
+    Resize {
+        /// The volume's name
+        name: String,
+        #[command(flatten)]
+        state: StateArguments,
+    },
     /// Measure the size below which writes of a volume are worth gathering
     #[command(long_about = "Measure the size below which writes of a volume are worth \
         gathering.\nThis reads from the disk for at most a second, at a moment without requests. \

@@ -100,8 +100,8 @@ fn known_command(named: &str) -> Option<&'static str> {
         "info" | "show" => "`forebay status` shows the server, and `forebay status NAME` a volume",
         "metrics" => "`forebay serve --metrics 127.0.0.1:9101` serves metrics for Prometheus",
         "resize" | "grow" | "shrink" => {
-            "`forebay set memory=SIZE` changes the memory of the cache; a volume always has the \
-             size of its disk"
+            "`forebay set memory=SIZE` changes the memory of the cache, and `forebay volume resize \
+             NAME` makes a volume as large as its disk, which has grown"
         }
         "connect" | "map" | "mount" => {
             "`forebay attach NAME` makes a volume a block device of this machine, and any NBD \
@@ -131,9 +131,12 @@ fn known_volume_command(named: &str) -> Option<&'static str> {
         "pin" => "`forebay pin NAME RANGE` keeps a range in memory",
         "unpin" => "`forebay unpin NAME RANGE` no longer keeps a range in memory",
         "sync" | "clean" => "`forebay volume flush NAME` writes a volume's dirty data to its disk",
-        "resize" | "grow" | "shrink" => {
-            "a volume has the size that its disk had when it was added: once its clients are gone, \
-             remove it and add it again"
+        "grow" | "enlarge" | "extend" => {
+            "`forebay volume resize NAME` makes a volume as large as its disk, which has grown"
+        }
+        "shrink" => {
+            "a volume never shrinks: once its clients are gone, remove it, shrink its disk, and \
+             add it again"
         }
         _ => return None,
     })

@@ -63,7 +63,7 @@ pub struct WarmDisk {
 }
 
 impl WarmDisk {
-    /// Checks that this disk, read from a file, is `disk`.
+    /// Checks that this disk, read from a file, is `disk`, which may have grown since.
     ///
     /// # Errors
     /// If it is another one. An unknown hardware identifier matches every other.
@@ -75,7 +75,7 @@ impl WarmDisk {
         if is_known && self.hardware != disk.hardware {
             return Err(WarmListError::OtherHardware);
         }
-        if self.size_bytes != disk.size_bytes {
+        if self.size_bytes > disk.size_bytes {
             return Err(WarmListError::OtherSize(self.size_bytes));
         }
         Ok(())
@@ -342,7 +342,8 @@ mod tests {
         let other = |disk| list.check(&disk).unwrap_err();
         assert_eq!(other(WarmDisk { identity: [8; 32], ..DISK }), WarmListError::OtherVolume);
         assert_eq!(other(WarmDisk { hardware: 4, ..DISK }), WarmListError::OtherHardware);
-        let larger = WarmDisk { size_bytes: 2 << 40, ..DISK };
-        assert_eq!(other(larger), WarmListError::OtherSize(1 << 40));
+        let smaller = WarmDisk { size_bytes: 1 << 39, ..DISK };
+        assert_eq!(other(smaller), WarmListError::OtherSize(1 << 40));
+        assert_eq!(list.check(&WarmDisk { size_bytes: 2 << 40, ..DISK }), Ok(()));
     }
 }

@@ -408,7 +408,9 @@ impl DeviceQueue {
         }
         if self.stage == QueueStage::Suspended && !cx.is_stopping() {
             let volume = find_volume(cx, self.device.volume());
-            if volume.map(|volume| (volume.id, volume.size_bytes)) != Some(self.volume) {
+            // It may have grown.
+            let (id, size_bytes) = self.volume;
+            if volume.is_none_or(|it| it.id != id || it.size_bytes < size_bytes) {
                 return self.fail_all(cx);
             }
             if !cx.accept_here() {

@@ -46,6 +46,8 @@ pub(crate) enum Notice {
 pub(crate) enum SessionsEvent {
     /// Serve a volume at a socket.
     Listen { volume: Arc<str>, listener: OwnedFd, device: GuestDisk },
+    /// A volume has grown to this size in bytes.
+    Grow { volume: Arc<str>, bytes: u64 },
     /// Close the socket of a volume, and its connections.
     Close { volume: Arc<str> },
     /// From a worker.

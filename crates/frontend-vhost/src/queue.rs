@@ -9,7 +9,7 @@ use forebay_engine::Place;
 use forebay_frontend::{
     ClientId, ClientRequest, EventCounters, Memory, PoolAccess, VolumeInfo, WorkerContext,
 };
-use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
+use forebay_types::{ByteRange, IoError, IoResult};
 use forebay_vhost::block::{BlockOperation, EraseRange, NAME_BYTES, RequestStatus};
 use forebay_volume::{Payload, Reply, RequestKind};
 use std::collections::VecDeque;
@@ -66,8 +66,6 @@ pub(crate) struct GuestQueue {
     setup: Box<RingSetup>,
     ring: GuestRing,
     client: ClientId,
-    /// The volume's number and its size in bytes.
-    volume: (VolumeId, u64),
     places: Vec<RequestPlace>,
     /// Requests that have been taken and are to be submitted, oldest first.
     waiting: VecDeque<u16>,
@@ -97,10 +95,10 @@ impl GuestQueue {
             return Err(RingError::TlsOnly);
         }
         let entered = volume.filter(|volume| cx.enter(client, volume.id, false));
-        let Some(volume) = entered else {
+        if entered.is_none() {
             cx.leave(client, true);
             return Err(RingError::Closed);
-        };
+        }
         let mut taken = Vec::new();
         let Some(ring) = setup.ring(&mut taken) else {
             cx.leave(client, true);
@@ -112,7 +110,6 @@ impl GuestQueue {
             setup,
             ring,
             client,
-            volume: (volume.id, volume.size_bytes),
             places,
             waiting: VecDeque::new(),
             stage: GuestQueueStage::Serving,
@@ -299,7 +296,7 @@ impl GuestQueue {
         let end = offset.checked_add(len).ok_or(RequestStatus::Failed)?;
         let moves_data = matches!(kind, RequestKind::Read | RequestKind::Write { .. });
         if len == 0
-            || end > self.volume.1
+            || end > self.setup.bytes.load(Ordering::Relaxed)
             || !len.is_multiple_of(forebay_vhost::block::SECTOR)
             || moves_data && len > REQUEST_BYTES_MAX
         {

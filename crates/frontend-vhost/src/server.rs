@@ -62,6 +62,12 @@ impl VhostServer {
         Ok(())
     }
 
+    /// Tells the guests of a volume that it has grown to `bytes`. Guests that connect later see the
+    /// new size in any case.
+    pub fn grow(&self, volume: &str, bytes: u64) {
+        self.post(SessionsEvent::Grow { volume: volume.into(), bytes });
+    }
+
     /// Closes the socket of a volume, and disconnects its monitors once what they have in flight is
     /// answered.
     pub fn close(&self, volume: &str) {

@@ -11,13 +11,13 @@ use forebay_vhost::block::{GuestDisk, PROPERTIES_BYTES, WRITE_BACK_AT, feature};
 use forebay_vhost::inflight::{region_bytes, ring_bytes};
 use forebay_vhost::message::{
     ConfigPart, InflightShape, MEMORY_REGIONS_MAX, MessageError, MessageHead, MonitorMessage,
-    PROTOCOL_FEATURES, RingAddresses, protocol, ring_base,
+    PROTOCOL_FEATURES, RingAddresses, config_changed, protocol, ring_base,
 };
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
 /// Messages of one monitor that are handled before those of the others.
@@ -122,6 +122,10 @@ pub(crate) struct MonitorSession {
     socket: MessageSocket,
     peer: Peer,
     device: GuestDisk,
+    /// The size of the volume, for its rings.
+    bytes: Arc<AtomicU64>,
+    /// Where the monitor is told that the device has changed.
+    channel: Option<OwnedFd>,
     inbox: Arc<SessionsInbox>,
     features: u64,
     protocol: u64,
@@ -150,6 +154,8 @@ impl MonitorSession {
             socket: MessageSocket::new(socket),
             peer,
             device,
+            bytes: Arc::new(AtomicU64::new(device.bytes)),
+            channel: None,
             inbox,
             features: 0,
             protocol: 0,
@@ -212,6 +218,19 @@ impl MonitorSession {
                 }
                 self.close(workers);
             }
+        }
+    }
+
+    /// Tells the monitor that the volume has grown to `bytes`, if it wants to know. Its guest can
+    /// reach the new part from now on.
+    pub(crate) fn grow(&mut self, bytes: u64) {
+        self.device.bytes = bytes;
+        self.bytes.store(bytes, Ordering::Relaxed);
+        if let Some(channel) = &self.channel
+            && let Err(error) = send(channel, &config_changed(), None)
+        {
+            let (volume, client) = (&self.volume, &self.peer);
+            tracing::warn!(%volume, %client, %error, "cannot tell a monitor of the new size");
         }
     }
 
@@ -306,6 +325,10 @@ impl MonitorSession {
             MonitorMessage::SetOwner | MonitorMessage::SetRingError => SessionAnswer::Done,
             MonitorMessage::GetRings => SessionAnswer::Number(u64::from(self.device.rings)),
             MonitorMessage::GetMemorySlots => SessionAnswer::Number(MEMORY_REGIONS_MAX as u64),
+            MonitorMessage::SetChannel => {
+                self.channel = Some(one_file(files)?);
+                SessionAnswer::Done
+            }
             MonitorMessage::GetConfig(part) => SessionAnswer::Bytes(self.properties(part)),
             MonitorMessage::SetConfig { part, bytes } => {
                 if let (WRITE_BACK_AT, [value]) = (part.offset, &bytes[..]) {
@@ -535,6 +558,7 @@ impl MonitorSession {
             inflight,
             kick,
             call: state.call.clone(),
+            bytes: Arc::clone(&self.bytes),
             is_write_back: Arc::clone(&self.is_write_back),
             reports: Arc::clone(&self.reports),
             place: 0,

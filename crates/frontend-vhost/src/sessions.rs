@@ -88,6 +88,12 @@ impl Sessions {
                 self.sockets.retain(|socket| socket.volume != volume);
                 self.sockets.push(VolumeSocket { volume, listener, device });
             }
+            SessionsEvent::Grow { volume, bytes } => {
+                let sockets = self.sockets.iter_mut().filter(|socket| socket.volume == volume);
+                sockets.for_each(|socket| socket.device.bytes = bytes);
+                let sessions = self.sessions.iter_mut().filter(|it| *it.volume() == *volume);
+                sessions.for_each(|session| session.grow(bytes));
+            }
             SessionsEvent::Close { volume } => {
                 self.sockets.retain(|socket| socket.volume != volume);
                 for session in self.sessions.iter_mut().filter(|it| *it.volume() == *volume) {

@@ -7,7 +7,7 @@ use forebay_frontend::Peer;
 use forebay_vhost::message::RingAddresses;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Reports of a ring's faults at most: a guest can make as many as it likes.
 const REPORTS_MAX: u32 = 5;
@@ -39,6 +39,8 @@ pub(crate) struct RingSetup {
     pub(crate) inflight: Option<InflightPart>,
     pub(crate) kick: Arc<OwnedFd>,
     pub(crate) call: Option<Arc<OwnedFd>>,
+    /// The size of the volume in bytes, which may grow.
+    pub(crate) bytes: Arc<AtomicU64>,
     /// Whether writes may be acknowledged before they are durable.
     pub(crate) is_write_back: Arc<AtomicBool>,
     pub(crate) reports: Arc<Reports>,

@@ -127,7 +127,9 @@ pub struct LookAhead {
 
 /// Limits the requests and the request memory of clients. `held` is the memory that the front end
 /// itself holds for the client, in bytes: payloads being received, and replies that the client has
-/// not fetched.
+/// not fetched. It must become free without a further request being admitted. What requests hold
+/// that wait for their admission does not count: a client that has nothing in flight would wait for
+/// itself.
 pub trait Quota {
     /// Unanswered requests and queries of a client.
     fn in_flight(&self, client: ClientId) -> usize;

@@ -24,8 +24,8 @@ pub const MATCHES_MIN: usize = 8;
 pub struct Evidence {
     /// Whether the configured name and backing are unchanged.
     pub has_same_name: bool,
-    /// Whether the size is unchanged.
-    pub has_same_size: bool,
+    /// The size.
+    pub size: SizeEvidence,
     /// Whether the hardware identifier is unchanged; `None` if either one is unknown.
     pub has_same_hardware: Option<bool>,
     /// Number of compared blocks: those that Forebay cannot have changed.
@@ -34,6 +34,31 @@ pub struct Evidence {
     pub differing: usize,
     /// Number of compared blocks that match and are not all zeroes.
     pub matching: usize,
+}
+
+/// The size of a disk, compared with the recorded one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SizeEvidence {
+    /// The same size.
+    Same,
+    /// A larger disk. The same disk may have grown.
+    Grown,
+    /// A smaller disk.
+    #[default]
+    Smaller,
+}
+
+impl SizeEvidence {
+    /// Compares the present size of a disk with the recorded one, both in bytes.
+    pub const fn of(present: u64, recorded: u64) -> Self {
+        if present == recorded {
+            Self::Same
+        } else if present > recorded {
+            Self::Grown
+        } else {
+            Self::Smaller
+        }
+    }
 }
 
 /// The identity of a disk.
@@ -53,8 +78,13 @@ impl Evidence {
     /// The conclusion from the evidence.
     pub const fn identity(&self) -> DiskIdentity {
         let content_matches = self.matching >= MATCHES_MIN;
-        if !self.has_same_size || self.differing > 0 {
-            return DiskIdentity::Changed;
+        let is_recognised = content_matches || matches!(self.has_same_hardware, Some(true));
+        match self.size {
+            _ if self.differing > 0 => return DiskIdentity::Changed,
+            SizeEvidence::Smaller => return DiskIdentity::Changed,
+            // Its name is not enough: a larger disk may have taken the place of this one.
+            SizeEvidence::Grown if !is_recognised => return DiskIdentity::Changed,
+            SizeEvidence::Grown | SizeEvidence::Same => {}
         }
         match (self.has_same_hardware, self.has_same_name) {
             (Some(false), _) if content_matches => DiskIdentity::Renamed,
@@ -72,9 +102,11 @@ impl fmt::Display for Evidence {
         if !self.has_same_name {
             f.write_str("another name, ")?;
         }
-        if !self.has_same_size {
-            f.write_str("another size, ")?;
-        }
+        f.write_str(match self.size {
+            SizeEvidence::Same => "",
+            SizeEvidence::Grown => "larger, ",
+            SizeEvidence::Smaller => "smaller, ",
+        })?;
         match self.has_same_hardware {
             Some(true) => f.write_str("the same hardware, ")?,
             Some(false) => f.write_str("other hardware, ")?,
@@ -246,7 +278,7 @@ mod tests {
         use DiskIdentity::{Changed, Renamed, Same, Unknown};
         let evidence = |has_same_name, has_same_hardware, matching| Evidence {
             has_same_name,
-            has_same_size: true,
+            size: SizeEvidence::Same,
             has_same_hardware,
             compared: 60,
             differing: 0,
@@ -268,7 +300,11 @@ mod tests {
             assert_eq!(evidence.identity(), identity, "{evidence:?}");
             // A different size or content always means another disk.
             assert_eq!(Evidence { differing: 1, ..evidence }.identity(), Changed);
-            assert_eq!(Evidence { has_same_size: false, ..evidence }.identity(), Changed);
+            assert_eq!(Evidence { size: SizeEvidence::Smaller, ..evidence }.identity(), Changed);
+            // A larger one is the same only if more than its name says so.
+            let is_recognised = matching == MATCHES_MIN || hardware == Some(true);
+            let grown = Evidence { size: SizeEvidence::Grown, ..evidence }.identity();
+            assert_eq!(grown, if is_recognised { identity } else { Changed }, "{evidence:?}");
         }
     }
 }

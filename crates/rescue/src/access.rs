@@ -10,13 +10,14 @@ pub(super) const PIECE_BYTES: u64 = 1 << 20;
 fn align_out(backend: &dyn Backend, offset: u64, len: u64) -> (u64, u64) {
     let description = backend.description();
     let alignment = u64::from(description.alignment_bytes);
-    let end = (offset + len).next_multiple_of(alignment).min(description.size_bytes);
+    let end = (offset + len).next_multiple_of(alignment).min(description.size_bytes());
     (offset / alignment * alignment, end)
 }
 
 /// Reads `len` bytes at `offset`.
 pub(super) fn read(backend: &dyn Backend, offset: u64, len: u64) -> Result<Vec<u8>, IoError> {
-    let is_inside = offset.checked_add(len).is_some_and(|e| e <= backend.description().size_bytes);
+    let is_inside =
+        offset.checked_add(len).is_some_and(|e| e <= backend.description().size_bytes());
     if !is_inside {
         return Err(IoError::Invalid);
     }

@@ -136,7 +136,7 @@ pub(super) fn apply(
 fn must_write(source: &Source, extent: &Extent, disk: &dyn Backend) -> bool {
     !source.is_lost(extent)
         && extent.source != forebay_journal::Source::Discard
-        && extent.range.fits(disk.description().size_bytes)
+        && extent.range.fits(disk.description().size_bytes())
 }
 
 /// Refuses to write if the source, the volume or the disk fails a check that is not overridden.
@@ -172,7 +172,7 @@ pub(super) fn check(
         );
         return Err(with_remedy(error, "use --force if it is the right disk"));
     }
-    let size_bytes = disk.description().size_bytes;
+    let size_bytes = disk.description().size_bytes();
     let beyond_end = held.extents.iter().filter(|extent| !extent.range.fits(size_bytes));
     let beyond_end_bytes: u64 = beyond_end.map(|extent| extent.range.len).sum();
     let lost_bytes = held.lost_bytes + beyond_end_bytes;

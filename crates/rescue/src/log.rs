@@ -213,7 +213,7 @@ fn names(devices: &[Option<Arc<dyn Backend>>; 2]) -> Vec<String> {
 
 fn walk_one(device: &dyn Backend) -> anyhow::Result<Found> {
     let description = device.description();
-    recover_any(&mut LogReader(Blocking::new(device)), description.size_bytes)
+    recover_any(&mut LogReader(Blocking::new(device)), description.size_bytes())
         .map_err(|error| unusable(&description.name, &error))
 }
 
@@ -229,7 +229,7 @@ fn walk_both(
     };
     let mut open = devices.each_ref().map(|device| {
         let device = device.as_deref()?;
-        Some((LogReader(Blocking::new(device)), device.description().size_bytes))
+        Some((LogReader(Blocking::new(device)), device.description().size_bytes()))
     });
     let drawn = draw()?;
     let mut recover = |accept_loss| {

@@ -56,13 +56,13 @@ impl Backend for PowerCut {
 }
 
 fn copy(of: &MemoryBackend) -> Arc<MemoryBackend> {
-    let copy = MemoryBackend::new(of.description().size_bytes).unwrap();
+    let copy = MemoryBackend::new(of.description().size_bytes()).unwrap();
     put(&copy, 0, &content(of));
     Arc::new(copy)
 }
 
 fn content(of: &dyn Backend) -> Vec<u8> {
-    let mut bytes = AlignedBuffer::new(of.description().size_bytes as usize);
+    let mut bytes = AlignedBuffer::new(of.description().size_bytes() as usize);
     Blocking::new(of).read(0, &mut bytes).unwrap();
     bytes.to_vec()
 }

@@ -4,6 +4,7 @@ use crate::journal::JournalError;
 use crate::pool::PoolError;
 use crate::protect::vault::VaultError;
 use crate::shared::{CalibrateError, PinError, UnknownVolume, WorkerEnded};
+use forebay_backend::MeasureError;
 use forebay_journal::identity::Evidence;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
 use forebay_types::{Action, Blame, Bytes, Fault, IoError, Remedy};
@@ -245,6 +246,14 @@ pub enum VolumeError {
     /// The disk cannot be measured.
     #[error(transparent)]
     Calibrate(#[from] CalibrateError),
+    /// Its disk cannot be measured again.
+    #[error("volume '{name}' keeps its size")]
+    Measure {
+        /// The volume.
+        name: String,
+        /// The disk's answer.
+        source: MeasureError,
+    },
     /// The ranges cannot be pinned.
     #[error(transparent)]
     Pin(#[from] PinError),
@@ -414,6 +423,7 @@ impl Fault for VolumeError {
             }
             Self::Journal(error) => error.remedy(),
             Self::Calibrate(error) => error.remedy(),
+            Self::Measure { source, .. } => source.remedy(),
             Self::Pin(error) => error.remedy(),
             Self::Restore { .. } => "try again when its disk and the journal work".into(),
             Self::Load { .. } => "try again when its disk and the vault work".into(),

@@ -26,6 +26,8 @@ pub mod protocol {
     pub const MQ: u64 = 1 << 0;
     /// Messages can ask for an acknowledgement.
     pub const REPLY_ACK: u64 = 1 << 3;
+    /// The server has a channel for messages to the monitor.
+    pub const CHANNEL: u64 = 1 << 5;
     /// The properties of the device are read over the socket.
     pub const CONFIG: u64 = 1 << 9;
     /// Requests in flight are recorded in shared memory.
@@ -35,7 +37,7 @@ pub mod protocol {
     /// Memory is added and removed in pieces.
     pub const MEMORY_SLOTS: u64 = 1 << 15;
     /// All of these.
-    pub const ALL: u64 = MQ | REPLY_ACK | CONFIG | INFLIGHT | RESET_DEVICE | MEMORY_SLOTS;
+    pub const ALL: u64 = MQ | REPLY_ACK | CHANNEL | CONFIG | INFLIGHT | RESET_DEVICE | MEMORY_SLOTS;
 }
 
 /// The head of a message.
@@ -83,6 +85,12 @@ impl MessageHead {
         let header = Self { request: self.request, flags: VERSION | REPLY, size };
         [header.as_bytes(), payload].concat()
     }
+}
+
+/// The message to a monitor, over [`protocol::CHANNEL`], that the properties of the device have
+/// changed.
+pub fn config_changed() -> [u8; HEADER_BYTES] {
+    zerocopy::transmute!(MessageHead { request: 2, flags: VERSION, size: 0 })
 }
 
 /// A message that is not understood. The connection cannot continue.
@@ -253,6 +261,8 @@ pub enum MonitorMessage {
         /// Whether it starts.
         is_enabled: bool,
     },
+    /// Gives the socket for messages to the monitor.
+    SetChannel,
     /// Asks for a part of the properties of the device.
     GetConfig(ConfigPart),
     /// Changes a part of them.
@@ -316,6 +326,7 @@ impl MonitorMessage {
                 let (ring, enabled) = of_ring(request, payload)?;
                 Self::EnableRing { ring, is_enabled: enabled != 0 }
             }
+            21 => Self::SetChannel,
             24 => Self::GetConfig(config_part(request, payload)?.0),
             25 => {
                 let (part, bytes) = config_part(request, payload)?;

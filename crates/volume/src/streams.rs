@@ -147,6 +147,11 @@ impl Streams {
         }
     }
 
+    /// Notes that the volume has grown to `volume_bytes`.
+    pub const fn grow(&mut self, volume_bytes: u64) {
+        self.volume_bytes = volume_bytes;
+    }
+
     /// Records a read that missed. Returns the window to prefetch, if any.
     pub fn on_miss(&mut self, range: ByteRange) -> Option<PrefetchPlan> {
         self.clock += 1;

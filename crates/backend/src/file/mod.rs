@@ -26,7 +26,7 @@ pub use size_limit::{file_bytes_max, report_oversize_writes};
 
 use crate::thread_pool::ThreadPool;
 use crate::trial::TrialBackend;
-use crate::{Backend, Description, Displaced, Extent, Io, OpenOptions, StoreMedium};
+use crate::{Backend, Description, Displaced, Extent, Io, MeasureError, OpenOptions, StoreMedium};
 use forebay_threads::Thread;
 use forebay_types::ByteRange;
 pub(crate) use open::identity_at;
@@ -103,6 +103,19 @@ impl Backend for FileBackend {
     fn submit_here(&self, io: Io) {
         if let Some(io) = io.admit(&self.description) {
             self.store.answer(io);
+        }
+    }
+
+    fn measure(&self, block_bytes: u32) -> Result<u64, MeasureError> {
+        let block_bytes = block_bytes.max(self.description.alignment_bytes);
+        let bytes = self.presence.measure(&self.store, &self.description)?;
+        let (name, from) = (self.description.name.clone(), self.description.size_bytes());
+        match bytes {
+            to if to < from => Err(MeasureError::Shrunk { name, from, to }),
+            size_bytes if !size_bytes.is_multiple_of(u64::from(block_bytes)) => {
+                Err(MeasureError::Blocks { name, size_bytes, block_bytes })
+            }
+            _ => Ok(bytes),
         }
     }
 

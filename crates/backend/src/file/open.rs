@@ -10,7 +10,7 @@ use super::alias::{self, Alias, FileId, StorageNode, System};
 use super::byte_locks::{self, LockRefused, Use};
 use super::{ability, image, medium};
 use crate::geometry::Sysfs;
-use crate::{Description, OpenOptions, StoreMedium};
+use crate::{Description, DiskSize, OpenOptions, StoreMedium};
 use forebay_types::{Action, Fault, IoError, Remedy, SECTOR_BYTES, Size};
 use rustix::fs::{
     Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, SeekFrom,
@@ -178,7 +178,7 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<OpenedFile, Fil
     let queue = |name: &str| queue_setting(major, minor, name);
     let description = Description {
         name: path.display().to_string(),
-        size_bytes,
+        size: DiskSize::new(size_bytes),
         identity: Some(identity),
         read_only: options.read_only,
         // Offsets in a file are not offsets on the disk.
@@ -299,7 +299,7 @@ fn check_type(path: &Path, stat: &Stat) -> Result<bool, FileError> {
     Err(FileError::NotAFile { path: path.into(), found })
 }
 
-fn check_size(path: &Path, stat: &Stat, size_bytes: u64) -> Result<(), FileError> {
+pub(super) fn check_size(path: &Path, stat: &Stat, size_bytes: u64) -> Result<(), FileError> {
     /// The major number of loop devices.
     const LOOP: u32 = 7;
     let path = || path.into();

@@ -3,8 +3,10 @@
 //! An open file stays usable after its name is removed: writes succeed, but no later process finds
 //! them. So the name is regularly compared with the file.
 
-use crate::Displaced;
+use super::ability;
+use super::open::{FileError, check_size};
 use crate::file::store::FileStore;
+use crate::{Description, Displaced};
 use rustix::fs::{Access, AtFlags, CWD, Mode, SeekFrom};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
@@ -13,7 +15,6 @@ use std::path::{Path, PathBuf};
 pub(super) struct FilePresence {
     /// Absolute, as the working directory may change.
     path: PathBuf,
-    size_bytes: u64,
     is_writable: bool,
     /// Whether its mode has any write permission.
     has_write_permission: bool,
@@ -28,7 +29,7 @@ impl FilePresence {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mode = rustix::fs::fstat(&store.file).map(|stat| Mode::from_raw_mode(stat.st_mode));
         let has_write_permission = mode.is_ok_and(|mode| mode.intersects(WRITE_MODE));
-        Self { path, size_bytes: store.size_bytes, is_writable, has_write_permission }
+        Self { path, is_writable, has_write_permission }
     }
 
     /// Compares the file with the current target of its path. If the path cannot be examined, the
@@ -52,7 +53,7 @@ impl FilePresence {
             return Err(Displaced::Deleted);
         }
         match rustix::fs::seek(&store.file, SeekFrom::End(0)) {
-            Ok(bytes) if bytes < self.size_bytes => return Err(Displaced::Shrunk { bytes }),
+            Ok(bytes) if bytes < store.size.bytes() => return Err(Displaced::Shrunk { bytes }),
             _ => {}
         }
         let mode = Mode::from_raw_mode(ours.st_mode);
@@ -61,6 +62,25 @@ impl FilePresence {
             return Err(Displaced::ReadOnly);
         }
         Ok(())
+    }
+
+    /// The present size of the file in bytes, as an open would find it.
+    pub(super) fn measure(
+        &self,
+        store: &FileStore,
+        description: &Description,
+    ) -> Result<u64, FileError> {
+        let file = &store.file;
+        let asked = rustix::fs::fstat(file)
+            .and_then(|stat| Ok((stat, rustix::fs::seek(file, SeekFrom::End(0))?)));
+        let (stat, bytes) = asked.map_err(|source| {
+            let path = self.path.clone();
+            FileError::System { path, call: "fstat or lseek", source }
+        })?;
+        check_size(&self.path, &stat, bytes)?;
+        ability::check(&self.path, file, &stat, bytes, description.read_only)?;
+        let is_block = store.is_block;
+        Ok(bytes - ability::bytes_beyond_blocks(&self.path, file, is_block, bytes))
     }
 
     /// Whether the system would refuse to open it for writing.

@@ -5,7 +5,7 @@
 //! few errors that a client understands.
 
 use crate::log::LogLimiter;
-use crate::{AlignedBuffer, Buffer, Description, Extent, Io, IoKind};
+use crate::{AlignedBuffer, Buffer, Description, DiskSize, Extent, Io, IoKind};
 use forebay_types::{ByteRange, IoError, IoResult};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
@@ -23,8 +23,8 @@ pub(super) struct FileStore {
     pub(super) file: OwnedFd,
     pub(super) is_block: bool,
     name: String,
-    /// The size at open, in bytes; the file must not shrink below it.
-    pub(super) size_bytes: u64,
+    /// The file must not shrink below it.
+    pub(super) size: DiskSize,
     /// Whether holes, zeroed ranges and forced writes may be supported. Each flag is cleared when
     /// the file system refuses the call.
     can_punch: AtomicBool,
@@ -39,7 +39,7 @@ impl FileStore {
             file,
             is_block,
             name: description.name.clone(),
-            size_bytes: description.size_bytes,
+            size: description.size.clone(),
             can_punch: AtomicBool::new(true),
             can_zero_range: AtomicBool::new(true),
             can_force: AtomicBool::new(true),
@@ -239,7 +239,7 @@ impl FileStore {
     pub(super) fn extents(&self, range: ByteRange) -> Vec<Extent> {
         let data = |len| Extent { len, hole: false, zero: false };
         let hole = |len| Extent { len, hole: true, zero: true };
-        let end = range.end().min(self.size_bytes);
+        let end = range.end().min(self.size.bytes());
         let mut extents = Vec::new();
         let mut offset = range.offset;
         while offset < end && !self.is_block {

@@ -263,7 +263,7 @@ fn kernel_a_block_device_passes_the_suite() {
         let backend = open(path).unwrap();
         println!("{:?}", backend.description());
         assert!(backend.description().identity.as_ref().unwrap().starts_with("block:7:"));
-        assert_eq!(backend.description().size_bytes, 16 << 20);
+        assert_eq!(backend.description().size_bytes(), 16 << 20);
         assert_eq!(backend.description().alignment_bytes, sector_bytes);
         let text = message(open(path));
         assert!(text.contains("is in use by another process or volume (mounted"), "{text}");
@@ -453,7 +453,7 @@ fn kernel_the_tail_of_a_device_that_is_no_whole_block_is_not_exported() {
     let (_directory, file) = disk((16 << 20) + 1536);
     let device = Loop::new(&file, 4096);
     let backend = open(Path::new(&device.0)).unwrap();
-    assert_eq!(backend.description().size_bytes, 16 << 20);
+    assert_eq!(backend.description().size_bytes(), 16 << 20);
     assert_eq!(backend.description().alignment_bytes, 4096);
     assert_eq!(backend.medium().hidden_bytes, 1536);
     let blocking = Blocking::new(&backend);

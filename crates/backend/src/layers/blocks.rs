@@ -5,7 +5,7 @@
 
 use super::describe;
 use crate::spec::{Fields, SpecError, size_bytes};
-use crate::{Backend, Description, Io};
+use crate::{Backend, Description, Io, MeasureError};
 use forebay_types::{Blame, Fault, IoError, Remedy, SECTOR_BYTES};
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ impl Blocks {
     pub fn new(inner: Arc<dyn Backend>, block_bytes: u32) -> Result<Self, BlocksError> {
         let mut description = describe("blocks", &*inner);
         let inner_bytes = description.alignment_bytes;
-        let size_bytes = description.size_bytes;
+        let size_bytes = description.size_bytes();
         if !size_bytes.is_multiple_of(u64::from(block_bytes)) || inner_bytes > block_bytes {
             let name = inner.description().name.clone();
             return Err(BlocksError { name, size_bytes, inner_bytes, block_bytes });
@@ -91,6 +91,10 @@ impl Backend for Blocks {
         } else {
             io.done.complete(Err(IoError::Invalid));
         }
+    }
+
+    fn measure(&self, block_bytes: u32) -> Result<u64, MeasureError> {
+        self.inner.measure(block_bytes.max(self.description.alignment_bytes))
     }
 
     fn below(&self) -> Option<&dyn Backend> {

@@ -210,7 +210,7 @@ impl SavedMemory {
 
 impl Drop for SavedStore {
     fn drop(&mut self) {
-        ALLOCATED_BYTES.fetch_sub(self.description.size_bytes, Ordering::Relaxed);
+        ALLOCATED_BYTES.fetch_sub(self.description.size_bytes(), Ordering::Relaxed);
     }
 }
 
@@ -250,7 +250,7 @@ impl Backend for SavedMemory {
             if !self.store.is_changed.swap(false, Ordering::Relaxed) {
                 return Ok(());
             }
-            let snapshot = Snapshot::new(self.store.description.size_bytes);
+            let snapshot = Snapshot::new(self.store.description.size_bytes());
             *save = Some(Save { snapshot, number });
             lock(&self.last).is_saving = true;
         }

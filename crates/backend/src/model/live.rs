@@ -9,7 +9,7 @@ use super::{ArraySpec, DiskModel};
 use crate::count::{IoCount, IoCounter};
 use crate::sync::lock;
 use crate::timer::{Timer, TimerHandle};
-use crate::{Backend, Description, Io, IoToken};
+use crate::{Backend, Description, DiskSize, Io, IoToken};
 use forebay_types::IoResult;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -58,9 +58,9 @@ impl ModelBackend {
         size_bytes: u64,
     ) -> Self {
         let mut description = inner.description().clone();
-        assert!(size_bytes <= description.size_bytes, "the store is smaller than the disk");
+        assert!(size_bytes <= description.size_bytes(), "the store is smaller than the disk");
         description.name = name.to_owned();
-        description.size_bytes = size_bytes;
+        description.size = DiskSize::new(size_bytes);
         let array = model.array().copied();
         description.geometry = model.geometry();
         let timer = Timer::new();

@@ -233,7 +233,7 @@ fn store(
         return Ok((Arc::new(memory), size_bytes));
     };
     let inner = open_nested(backing, options, depth + 1)?;
-    let backing_bytes = inner.description().size_bytes;
+    let backing_bytes = inner.description().size_bytes();
     let size_bytes = requested_bytes.unwrap_or(backing_bytes);
     if size_bytes > backing_bytes {
         let (size, backing_size) = (Size(size_bytes), Size(backing_bytes));

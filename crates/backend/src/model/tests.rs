@@ -286,9 +286,9 @@ fn live_arrays_pass_the_suite() {
     assert_eq!((geometry.stripe_bytes, geometry.chunk_bytes), (16 << 10, 8 << 10));
     let mirror = open("model:raid1?drives=2&drive-size=1MiB").description().geometry;
     assert!(!mirror.has_stripes());
-    assert_eq!(array.description().size_bytes, 2 << 20);
+    assert_eq!(array.description().size_bytes(), 2 << 20);
     let shown = "model:raid5?drives=15&chunk=8KiB&drive=fixed&drive-latency=5ms&drive-size=256MiB";
-    assert_eq!(open(shown).description().size_bytes, 14 << 28);
+    assert_eq!(open(shown).description().size_bytes(), 14 << 28);
 }
 
 #[test]
@@ -336,7 +336,7 @@ proptest! {
                 "raid10?drives=4&chunk=8KiB&degraded=2", "raid10?drives=5&chunk=4KiB&degraded=1",
             ][which],
         ));
-        let size = array.description().size_bytes as usize;
+        let size = array.description().size_bytes() as usize;
         let (blocking, mut plain) = (Blocking::new(&*array), vec![0u8; size]);
         for (place, sectors, written) in ios {
             let start = place as usize * 512 % size;
@@ -454,7 +454,7 @@ fn malformed_model_names_are_refused() {
         assert_eq!(error(&format!("model:{spec}")), message);
     }
     let nested = open("model:hdd?backing=model:ssd%3fbacking=memory:1MiB%26parallel=1&seek=1us");
-    assert_eq!(nested.description().size_bytes, 1 << 20);
+    assert_eq!(nested.description().size_bytes(), 1 << 20);
 }
 
 #[test]

@@ -25,7 +25,7 @@ use crate::count::{IoCount, IoCounter};
 use crate::sync::lock;
 use crate::thread_pool::join_unless_self;
 use crate::trial::{TrialBackend, UNKNOWN_BYTES};
-use crate::{Backend, Buffer, Description, Extent, Io, IoKind, OpenOptions, StoreMedium};
+use crate::{Backend, Buffer, Description, DiskSize, Extent, Io, IoKind, OpenOptions, StoreMedium};
 use connect::ExportTarget;
 use forebay_nbd::client::OpenExport;
 use forebay_nbd::proto::export_flag;
@@ -116,7 +116,7 @@ impl NbdBackend {
 fn describe(target: &ExportTarget, opened: &OpenExport) -> Description {
     Description {
         name: target.name.clone(),
-        size_bytes: opened.size_bytes,
+        size: DiskSize::new(opened.size_bytes),
         identity: Some(target.url.identity()),
         read_only: target.read_only,
         geometry: geometry(opened),

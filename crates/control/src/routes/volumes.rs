@@ -19,7 +19,7 @@ use axum::{
 use forebay_api::{
     AddVolume, DiscardRequest, Discarded, ErrorBody, Event, History, PinRequest, Problem,
     ServeDevice, ServedDevice, SlowRequests, StatisticsOfVolume, VolumeList, VolumeSettings,
-    VolumeStatus, paths,
+    VolumeSize, VolumeStatus, paths,
 };
 use forebay_config::pinned_ranges_shown;
 use forebay_types::PinnedRanges;
@@ -38,6 +38,7 @@ pub(super) fn routes(is_local: bool) -> Router<ControlState> {
         .route(paths::VOLUME_FLUSH, post(flush_volume))
         .route(paths::VOLUME_SAVE, post(save_volume))
         .route(paths::VOLUME_CALIBRATE, post(calibrate_volume))
+        .route(paths::VOLUME_RESIZE, post(resize_volume))
         .route(paths::VOLUME_PIN, post(pin_volume))
         .route(paths::VOLUME_UNPIN, post(unpin_volume))
         .route(paths::VOLUME_DISCARD, local_post(is_local, post(discard_volume)))
@@ -59,6 +60,7 @@ pub(super) fn routes(is_local: bool) -> Router<ControlState> {
     flush_volume,
     save_volume,
     calibrate_volume,
+    resize_volume,
     pin_volume,
     unpin_volume,
     discard_volume,
@@ -301,6 +303,24 @@ async fn calibrate_volume(
 ) -> HandlerResult<Json<VolumeStatus>> {
     tracing::info!(volume = %name, "request to measure the disk of a volume");
     Ok(Json(app.call_slowly(move |manager| manager.calibrate_volume(&name)).await??))
+}
+
+/// Makes a volume as large as its disk, which has grown
+///
+/// Reads the size of the disk again. Clients that can be told while they are connected are told;
+/// others see the new size when they connect again. A volume never shrinks.
+#[utoipa::path(post, path = paths::VOLUME_RESIZE, tag = "volumes",
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "The sizes of the volume", body = VolumeSize),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+async fn resize_volume(
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
+) -> HandlerResult<Json<VolumeSize>> {
+    tracing::info!(volume = %name, "request to measure the size of a volume");
+    Ok(Json(app.call_slowly(move |manager| manager.resize_volume(&name)).await??))
 }
 
 /// Pins ranges of a volume: their data stays in memory, beside those that are pinned already

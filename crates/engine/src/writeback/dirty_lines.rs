@@ -411,6 +411,13 @@ impl DirtySet {
         lines.into_iter().for_each(|line| self.update_whole(line));
     }
 
+    /// Notes that the volume has grown.
+    pub(crate) fn grow(&mut self, size_bytes: u64) {
+        self.size_bytes = size_bytes;
+        // The last stripe may be inside the volume now.
+        self.set_stripes(self.stripes);
+    }
+
     pub(crate) const fn stripes(&self) -> Stripes {
         self.stripes
     }

@@ -48,8 +48,8 @@ struct Measured {
 
 impl Disk {
     pub(super) fn new(backing: &str, description: &Description) -> Self {
-        let Description { size_bytes, identity, .. } = description;
-        Self { backing: backing.to_owned(), size_bytes: *size_bytes, identity: identity.clone() }
+        let (size_bytes, identity) = (description.size_bytes(), description.identity.clone());
+        Self { backing: backing.to_owned(), size_bytes, identity }
     }
 }
 

@@ -85,7 +85,7 @@ fn check_journal(volume: &VolumeSpec) -> anyhow::Result<()> {
 fn try_journal(name: &str) -> anyhow::Result<anyhow::Result<()>> {
     let device = forebay_backend::try_open(name, &OpenOptions::default());
     let device = device.context("its journal")?;
-    let bytes = device.description().size_bytes;
+    let bytes = device.description().size_bytes();
     let name = name.to_owned();
     Ok(match journals::check_lasts(&*device) {
         Err(message) => Err(with_remedy(anyhow!(message), journals::MEMORY_REMEDY)),

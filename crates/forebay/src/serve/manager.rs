@@ -33,7 +33,7 @@ use crate::alerts::alerts;
 use crate::report::{problem as problem_of, problem_of_kind};
 use forebay_api::{
     DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, ServeDevice,
-    ServedDevice, Status, TraceRequest, TraceSummary, VolumeStatus,
+    ServedDevice, Status, TraceRequest, TraceSummary, VolumeSize, VolumeStatus,
 };
 use forebay_config::{CacheRatio, Config, Listen, ServerChange, VolumeChange, VolumeSpec};
 use forebay_control::{
@@ -365,20 +365,6 @@ impl Daemon {
         found.ok_or_else(|| problem(VolumeError::Unknown(name.to_owned())))
     }
 
-    /// The pinned ranges of a volume, and its size. Refuses ranges that are not inside it.
-    fn pins_and_size(
-        &self,
-        name: &str,
-        ranges: &PinnedRanges,
-    ) -> Result<(PinnedRanges, u64), Problem> {
-        let (spec, size_bytes) = (self.spec_of(name)?, self.volume_status(name)?.size_bytes);
-        if !ranges.is_all() && !ranges.fits(size_bytes) {
-            let name = name.to_owned();
-            return Err(problem(PinError::BeyondEnd { name, size_bytes }.into()));
-        }
-        Ok((spec.config.pin, size_bytes))
-    }
-
     /// The figures of all volumes without their miss-ratio curves, which take long to copy.
     fn volume_figures(&self) -> Vec<RuntimeVolume> {
         self.runtime.status_without_curves().map(|figures| figures.volumes).unwrap_or_default()
@@ -523,14 +509,14 @@ impl Manager for Daemon {
 
     fn pin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
         let _claim = self.claims.volume(name)?;
-        let (pins, _) = self.pins_and_size(name, &ranges)?;
+        let (pins, _) = pins_and_size(self, name, &ranges)?;
         self.change_claimed(name, &VolumeChange::pins(pins.with(&ranges)))?;
         changed(self, name)
     }
 
     fn unpin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
         let _claim = self.claims.volume(name)?;
-        let (pins, size_bytes) = self.pins_and_size(name, &ranges)?;
+        let (pins, size_bytes) = pins_and_size(self, name, &ranges)?;
         self.change_claimed(name, &VolumeChange::pins(pins.without(&ranges, size_bytes)))?;
         changed(self, name)
     }
@@ -570,6 +556,14 @@ impl Manager for Daemon {
         Ok(())
     }
 
+    fn resize_volume(&self, name: &str) -> Result<VolumeSize, Problem> {
+        let (former_bytes, size_bytes) = self.runtime.volumes().grow(name).map_err(problem)?;
+        if size_bytes > former_bytes {
+            self.vhost.grow(name, size_bytes);
+        }
+        Ok(VolumeSize { size_bytes, former_bytes })
+    }
+
     fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem> {
         self.runtime.volumes().calibrate(name).map_err(problem)?;
         self.volume_status(name)
@@ -599,7 +593,7 @@ impl Manager for Daemon {
         let volumes = self.volume_figures();
         let size_bytes = |name: &str| {
             let volume = volumes.iter().find(|volume| volume.name == name);
-            volume.map_or(0, |volume| volume.backing.size_bytes)
+            volume.map_or(0, |volume| volume.backing.size_bytes())
         };
         trace::record(&self.runtime, request, size_bytes, sink)
     }
@@ -641,6 +635,20 @@ impl Manager for Daemon {
         self.stopped.notify_one();
         Ok(())
     }
+}
+
+/// The pinned ranges of a volume, and its size. Refuses ranges that are not inside it.
+fn pins_and_size(
+    daemon: &Daemon,
+    name: &str,
+    ranges: &PinnedRanges,
+) -> Result<(PinnedRanges, u64), Problem> {
+    let (spec, size_bytes) = (daemon.spec_of(name)?, daemon.volume_status(name)?.size_bytes);
+    if !ranges.is_all() && !ranges.fits(size_bytes) {
+        let name = name.to_owned();
+        return Err(problem(PinError::BeyondEnd { name, size_bytes }.into()));
+    }
+    Ok((spec.config.pin, size_bytes))
 }
 
 /// Reports a volume that a command has changed.

@@ -103,7 +103,7 @@ pub(super) fn figures(
     let condition = figures.condition();
     let (state, state_reason) = condition::state_of(&condition);
     VolumeStatus {
-        size_bytes: figures.backing.size_bytes,
+        size_bytes: figures.backing.size_bytes(),
         effective_mode: effective_mode.into(),
         effective_mode_reason,
         read_only: figures.read_only,

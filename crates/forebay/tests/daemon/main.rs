@@ -21,6 +21,7 @@ mod frozen;
 mod full;
 mod gather;
 mod geometry;
+mod grow;
 mod json;
 mod kept;
 mod libnbd;

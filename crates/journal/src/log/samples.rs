@@ -36,6 +36,12 @@ struct VolumeSamples {
 }
 
 impl VolumeSamples {
+    /// Marks all blocks, because any may have a change in flight. None is sampled before two
+    /// checkpoints have begun.
+    const fn touch_all(&mut self) {
+        (self.touched, self.touched_before) = (u64::MAX, u64::MAX);
+    }
+
     /// The samples whose blocks overlap a range.
     fn in_range(&self, range: ByteRange) -> u64 {
         let first = self.places.partition_point(|place| place.offset + BLOCK_BYTES <= range.offset);
@@ -157,6 +163,35 @@ impl<W> SampleTracker<W> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
+    /// Notes that the disk of a volume, which is in use, has grown to `size_bytes`. The places of
+    /// its samples depend on the size, so all samples are invalidated first: a change of a block
+    /// that is sampled no more would be taken for that of another program. Returns false until no
+    /// superblock on the device has samples of the volume; call it again when the superblock is
+    /// durable.
+    #[must_use]
+    pub fn grow_disk(&mut self, number: u16, size_bytes: u64) -> bool {
+        let Some(samples) = self.samples.volume_mut(number) else { return true };
+        let Some(volume) = self.extent.superblock().volume(number) else { return true };
+        if volume.size_bytes >= size_bytes {
+            return true;
+        }
+        samples.touch_all();
+        let on_device = samples.durable | samples.writing;
+        let has_samples = volume.disk.samples.valid != 0;
+        if on_device != 0 && !has_samples {
+            return false;
+        }
+        let entry = self.extent.entry_mut(number).expect("the volume was found");
+        if has_samples {
+            entry.disk.samples.valid = 0;
+            return false;
+        }
+        entry.size_bytes = size_bytes;
+        self.samples.add(self.extent.superblock(), number);
+        self.samples.volume_mut(number).expect("the volume was added").touch_all();
+        true
+    }
+
     /// Invalidates the samples in a range of a volume's disk, before the range changes. Returns
     /// true if the change may proceed; otherwise the log notifies the waiter with
     /// [`Notification::Retry`](super::Notification::Retry).
@@ -205,12 +240,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// The number of the next record.
     pub const fn next_record(&self) -> u64 {
         self.volumes.next_record()
-    }
-
-    /// The sampled places of a volume's disk.
-    pub fn places(&self, number: u16) -> Vec<SamplePlace> {
-        let samples = self.samples.volume(number);
-        samples.map(|samples| samples.places.clone()).unwrap_or_default()
     }
 
     /// The places of a volume's disk to sample again after a checkpoint, and the epoch to pass to

@@ -43,6 +43,10 @@ impl Lab {
         while self.step(Ok(())) {}
     }
 
+    fn places(&self) -> &[SamplePlace] {
+        self.log.samples.volume(self.volume).map_or(&[], |volume| &volume.places)
+    }
+
     fn touch(&mut self, at: usize, waiter: u32) -> bool {
         let range = ByteRange::new(place(at) + 512, 512);
         self.log.invalidate_samples(self.volume, range, waiter)
@@ -200,7 +204,30 @@ fn samples_are_dropped_for_a_disk_of_another_size() {
     assert_eq!(lab.on_device, 0);
     let volume = lab.log.superblock().volume(lab.volume).unwrap();
     assert_eq!((volume.size_bytes, volume.identity, volume.disk.hardware), (2 * SIZE, [5; 32], 6));
-    assert_eq!(lab.log.places(lab.volume).last().unwrap().offset, 2 * SIZE - BLOCK_BYTES);
+    assert_eq!(lab.places().last().unwrap().offset, 2 * SIZE - BLOCK_BYTES);
+}
+
+#[test]
+fn the_places_of_a_growing_disk_move_only_when_no_superblock_on_the_device_has_samples() {
+    let mut lab = Lab::new();
+    assert!(!lab.log.grow_disk(lab.volume, 2 * SIZE));
+    assert!(!lab.touch(9, 1), "the device still has the sample");
+    let write = lab.log.poll_write().unwrap();
+    lab.log.complete(write, Ok(()), &mut lab.notifications);
+    assert!(!lab.log.grow_disk(lab.volume, 2 * SIZE), "the other superblock copy has them");
+    lab.pump();
+    assert_eq!(lab.on_device, 0);
+    assert_eq!(lab.log.superblock().volume(lab.volume).unwrap().size_bytes, SIZE);
+    assert!(lab.touch(9, 1) && lab.log.grow_disk(lab.volume, 2 * SIZE));
+    lab.pump();
+    assert_eq!(lab.log.superblock().volume(lab.volume).unwrap().size_bytes, 2 * SIZE);
+    assert_eq!(lab.places().last().unwrap().offset, 2 * SIZE - BLOCK_BYTES);
+    // Changes recorded before may be in flight.
+    lab.record(3);
+    lab.checkpoint(|lab| lab.record(1));
+    assert_eq!(lab.on_device, 0);
+    lab.checkpoint(|_| {});
+    assert!(lab.on_device.count_ones() > 60, "{:x}", lab.on_device);
 }
 
 /// Fails if samples that a thread has read from the previous disk are stored for the new one.
@@ -225,9 +252,9 @@ fn samples_requested_before_a_volume_was_attached_again_come_too_late() {
 #[test]
 fn a_removed_volume_leaves_no_samples_behind() {
     let mut lab = Lab::new();
-    assert!(!lab.log.places(lab.volume).is_empty());
+    assert!(!lab.places().is_empty());
     lab.log.remove_volume(lab.volume).unwrap();
-    assert!(lab.log.places(lab.volume).is_empty());
+    assert!(lab.places().is_empty());
     let again = lab.log.add_volume("disk", SIZE, [4; 32]).unwrap();
     assert_ne!(again, lab.volume, "late samples would be of the volume before");
     lab.log.store_samples(lab.volume, 0, all());

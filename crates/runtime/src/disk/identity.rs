@@ -8,7 +8,9 @@
 use crate::stats::InternalReads;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, hardware_name};
 use forebay_format::journal::{BLOCK_BYTES, Samples, VolumeEntry, hardware_sum};
-use forebay_journal::identity::{Evidence, SamplePlace, comparable_places, compare, samples_of};
+use forebay_journal::identity::{
+    Evidence, SamplePlace, SizeEvidence, comparable_places, compare, samples_of,
+};
 use forebay_journal::{Damage, Found};
 use forebay_types::ByteRange;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +48,7 @@ pub(crate) fn examine(
     let blocks = read_blocks(disk, places, reads);
     Evidence {
         has_same_name: volume.identity == identity,
-        has_same_size: disk.description().size_bytes == volume.size_bytes,
+        size: SizeEvidence::of(disk.description().size_bytes(), volume.size_bytes),
         has_same_hardware: known.zip(here).map(|(known, here)| known == here),
         ..compare(&volume.disk.samples, &borrowed(&blocks))
     }
@@ -67,7 +69,7 @@ fn read_blocks(
     places: &[SamplePlace],
     reads: &InternalReads,
 ) -> Vec<(SamplePlace, Option<AlignedBuffer>)> {
-    let size_bytes = disk.description().size_bytes;
+    let size_bytes = disk.description().size_bytes();
     let block = |place: &SamplePlace| ByteRange::new(place.offset, BLOCK_BYTES);
     let inside = places.iter().filter(|place| block(place).fits(size_bytes));
     let inside: Vec<SamplePlace> = inside.copied().collect();
@@ -104,6 +106,11 @@ impl KeptSamples {
         for place in self.places[first..].iter().take_while(|at| at.offset < range.end()) {
             self.valid.fetch_and(!(1 << place.index), Ordering::SeqCst);
         }
+    }
+
+    /// Invalidates all samples.
+    pub(crate) fn invalidate_all(&self) {
+        self.valid.store(0, Ordering::SeqCst);
     }
 
     /// The samples, with the valid ones marked.

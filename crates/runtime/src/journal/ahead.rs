@@ -27,7 +27,7 @@ pub(crate) struct ReadAhead<'a> {
 
 impl<'a> ReadAhead<'a> {
     pub(crate) fn new(backend: &'a dyn Backend) -> Self {
-        let size_bytes = backend.description().size_bytes / BLOCK_BYTES * BLOCK_BYTES;
+        let size_bytes = backend.description().size_bytes() / BLOCK_BYTES * BLOCK_BYTES;
         let in_flight = VecDeque::new();
         Self { backend, size_bytes, current: None, in_flight, spare: None, bad: None }
     }

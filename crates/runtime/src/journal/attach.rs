@@ -10,7 +10,7 @@ use forebay_journal::Image;
 use forebay_journal::decision::{
     Decision, DiskIdentity, JournalState, PoolState, ServeInputs, ServeRefusal, VaultState, decide,
 };
-use forebay_journal::identity::{Evidence, SamplePlace, all_places, overlaps};
+use forebay_journal::identity::{Evidence, SamplePlace, SizeEvidence, all_places, overlaps};
 use forebay_types::{Fault, VolumeId};
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Journal {
     pub(crate) fn attach(&self, volume: &Attachment<'_>) -> Result<u16, JournalError> {
         let kept = self.find_records(volume)?;
         let Attachment { name, id, identity, disk, internal_reads, .. } = *volume;
-        let size_bytes = disk.description().size_bytes;
+        let size_bytes = disk.description().size_bytes();
         let number = match kept {
             Some((number, _)) => number,
             None => {
@@ -72,6 +72,26 @@ impl Journal {
         }
         self.wait_for_superblock()?;
         Ok(number)
+    }
+
+    /// Notes that the disk of a volume has grown to `size_bytes`, in a durable superblock. Waits
+    /// for the journal's device.
+    ///
+    /// # Errors
+    /// The journal has failed, or fails meanwhile.
+    pub(crate) fn grow(&self, number: u16, size_bytes: u64) -> Result<(), JournalError> {
+        loop {
+            let mut state = self.lock();
+            if state.core.is_abandoned() {
+                return Ok(());
+            }
+            let has_grown = state.core.log.grow_disk(number, size_bytes);
+            drop(state);
+            self.wait_for_superblock()?;
+            if has_grown {
+                return Ok(());
+            }
+        }
     }
 
     /// Removes a volume that is no longer served and whose disk has all of its data. Whatever the
@@ -175,13 +195,16 @@ impl Journal {
                 volume.internal_reads,
             );
             let identity = evidence.identity();
-            let fits = held.end <= volume.disk.description().size_bytes;
+            let fits = held.end <= volume.disk.description().size_bytes();
             let decision = self.may_serve(volume, state(true), identity)?;
             if decision == Decision::Quarantine || !fits || kept.is_some() {
                 return Err(changed_disk(&self.name, volume, held, evidence));
             }
             let (name, disk) = (volume.name, &volume.disk.description().name);
             match identity {
+                DiskIdentity::Same if evidence.size == SizeEvidence::Grown => {
+                    tracing::info!(volume = %name, %disk, %evidence, "disk has grown");
+                }
                 DiskIdentity::Same => {}
                 DiskIdentity::Renamed => tracing::warn!(
                     journal = %id,

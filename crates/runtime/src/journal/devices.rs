@@ -80,7 +80,7 @@ impl ReadAt for Device<'_> {
 impl Devices {
     pub(super) fn new(settings: &JournalSettings) -> Self {
         let backend = Arc::clone(&settings.backend);
-        let size = |backend: &Arc<dyn Backend>| backend.description().size_bytes;
+        let size = |backend: &Arc<dyn Backend>| backend.description().size_bytes();
         let mut devices = Self {
             names: [backend.description().name.clone(), String::new()],
             size_bytes: size(&backend),
@@ -248,7 +248,7 @@ impl Devices {
         });
         let halves = devices.each_mut().map(|device| {
             let (device, description) = device.as_mut()?;
-            Some(MirrorDevice { device, size_bytes: description.size_bytes })
+            Some(MirrorDevice { device, size_bytes: description.size_bytes() })
         });
         let recovered = recover_mirrored(halves, drawn, &is_on_record, settings.accept_loss);
         let Some(mut recovered) = recovered.map_err(|error| self.unusable(error))? else {

@@ -157,7 +157,7 @@ impl Learned {
 
     fn write(&mut self, volume: &Volume, histories: &dyn Histories) {
         let file = HistoryFile {
-            disk: *volume.warm.disk(),
+            disk: volume.warm.disk(),
             level: self.confidence.level(),
             slots: self.history.slots().to_vec(),
         };
@@ -297,6 +297,6 @@ fn read(volume: &Volume, histories: &dyn Histories) -> Result<Option<HistoryFile
     })?;
     let Some(bytes) = bytes else { return Ok(None) };
     let file = HistoryFile::decode(&bytes).map_err(|error| (error.to_string(), true))?;
-    file.check(volume.warm.disk()).map_err(|error| (error.to_string(), true))?;
+    file.check(&volume.warm.disk()).map_err(|error| (error.to_string(), true))?;
     Ok(Some(file))
 }

@@ -147,8 +147,7 @@ impl VolumeService {
         if let Some(used) = vault {
             let failed = |error| VolumeError::Load { name: volume.name.clone(), error };
             used.load(&self.shared, volume, failed, || flush(&self.shared, volume, &mut |_| {}))?;
-            let size_bytes = volume.backend.description().size_bytes;
-            used.vault.attach(volume, size_bytes, used.identity, mode)?;
+            used.vault.attach(volume, volume.size_bytes(), used.identity, mode)?;
         }
         // Data in other vaults is void from the first write of a client on.
         self.protectors.supersede_vaults(&volume.name)
@@ -221,7 +220,7 @@ fn info_of(id: VolumeId, settings: &VolumeSettings) -> VolumeInfo {
         id,
         name: settings.name.clone(),
         description: settings.config.description.clone().unwrap_or_default(),
-        size_bytes: description.size_bytes,
+        size_bytes: description.size_bytes(),
         read_only: settings.config.read_only || description.read_only,
         rotational: settings.geometry.rotational == Some(true),
         block_bytes: description.alignment_bytes,

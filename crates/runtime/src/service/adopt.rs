@@ -22,7 +22,7 @@ use forebay_format::journal::{JournalId, SAMPLES_MAX};
 use forebay_journal::decision::{
     Decision, JournalState, PoolState, ServeInputs, VaultState, decide,
 };
-use forebay_journal::identity::Evidence;
+use forebay_journal::identity::{Evidence, SizeEvidence};
 use forebay_policy::Weir;
 use forebay_types::limits::VOLUMES_MAX;
 use forebay_types::{LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
@@ -124,7 +124,7 @@ fn identity(name: &str, disk: &Description) -> u64 {
 impl PoolVolume {
     /// Whether the lines belong to this volume name and disk. The disk may have grown.
     fn matches(&self, name: &str, disk: &Description) -> bool {
-        self.identity == identity(name, disk) && self.size_bytes <= disk.size_bytes
+        self.identity == identity(name, disk) && self.size_bytes <= disk.size_bytes()
     }
 }
 
@@ -249,7 +249,7 @@ impl<'a> PoolVolumes<'a> {
                 }
             }
         }
-        let size_bytes = disk.description().size_bytes;
+        let size_bytes = disk.description().size_bytes();
         let block = |key: LineKey| {
             let len = size_bytes.saturating_sub(key.offset()).min(LINE_BYTES);
             (key.offset(), AlignedBuffer::new(len as usize))
@@ -258,7 +258,7 @@ impl<'a> PoolVolumes<'a> {
         let mut there: Vec<_> = kept.iter().map(|(key, ..)| block(*key)).collect();
         let results = Blocking::new(disk).read_many(&mut there);
         let mut evidence =
-            Evidence { has_same_name: true, has_same_size: true, ..Evidence::default() };
+            Evidence { has_same_name: true, size: SizeEvidence::Same, ..Evidence::default() };
         for ((_, valid, line), ((_, bytes), result)) in kept.iter().zip(there.iter().zip(results)) {
             if result.is_err() {
                 continue;
@@ -315,7 +315,7 @@ impl<'a> PoolVolumes<'a> {
             id,
             name: settings.name.clone(),
             backing: disk.name.clone(),
-            size_bytes: disk.size_bytes,
+            size_bytes: disk.size_bytes(),
             identity: identity(&settings.name, disk),
             lasts: disk.identity.is_some(),
             progress,
@@ -337,6 +337,15 @@ impl<'a> PoolVolumes<'a> {
             if let Some(volume) = volumes.find(|volume| volume.id == id) {
                 volume.progress = Progress::Whole;
                 volume.recorded_in = recorded_in;
+            }
+        });
+    }
+
+    /// Notes that the disk of a volume has grown to `size_bytes`.
+    pub(crate) fn grow(&self, id: VolumeId, size_bytes: u64) {
+        self.shared.pool.change_volumes(|volumes| {
+            if let Some(volume) = volumes.iter_mut().find(|volume| volume.id == id) {
+                volume.size_bytes = volume.size_bytes.max(size_bytes);
             }
         });
     }

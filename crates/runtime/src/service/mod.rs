@@ -16,6 +16,7 @@
 //! | `discard` | the end of a volume whose disk does not take its data |
 //! | `drain` | flushes, and the wait for disks and clients |
 //! | `calibrate` | the measurement of disks |
+//! | `grow` | a disk that has become larger |
 //! | `pins` | the ranges of volumes that stay in the pool |
 //! | `presence` | the check that disks are where they were opened |
 //! | `protectors` | the journals and the vault that volumes rely on |
@@ -29,6 +30,7 @@ mod calibrate;
 mod condition;
 mod discard;
 mod drain;
+mod grow;
 mod pins;
 mod presence;
 mod protectors;

@@ -126,7 +126,7 @@ fn check(
     ranges: &PinnedRanges,
     others: &[Pins],
 ) -> Result<Pins, PinError> {
-    let size_bytes = volume.backend.description().size_bytes;
+    let size_bytes = volume.size_bytes();
     let mut ranges = ranges.clone();
     if ranges.is_all() {
         ranges.clip(size_bytes);

@@ -158,7 +158,7 @@ fn content_of(
 
 /// Reads some sectors of a line from the disk.
 fn read_sectors(volume: &Volume, key: LineKey, sectors: u8, line: &mut [u8]) -> IoResult {
-    let left = volume.backend.description().size_bytes - key.offset();
+    let left = volume.backend.description().size_bytes() - key.offset();
     let mut there = AlignedBuffer::new(left.min(LINE_BYTES) as usize);
     volume.disk.internal_reads.add(1, there.len() as u64);
     Blocking::new(&*volume.backend).read(key.offset(), &mut there)?;

@@ -113,7 +113,7 @@ impl Shards {
     /// Adds a volume to all shards.
     pub(crate) fn add_volume(&self, volume: &Volume, protection: Protection) {
         let config = volume.config.read().clone();
-        let size_bytes = volume.backend.description().size_bytes;
+        let size_bytes = volume.size_bytes();
         let geometry = &volume.geometry;
         let elevator =
             Elevator::new(self.len(), geometry.stripe_cache_bytes, geometry.has_one_arm());
@@ -138,6 +138,11 @@ impl Shards {
     /// Hands the settings of a volume to all shards.
     pub(crate) fn configure(&self, id: VolumeId, config: &VolumeConfig) {
         self.each().for_each(|mut shard| configure(&mut shard, id, config));
+    }
+
+    /// Makes a volume larger, whose disk has grown to `size_bytes`.
+    pub(crate) fn grow(&self, id: VolumeId, size_bytes: u64) {
+        self.each_with(id).for_each(|mut shard| shard.volume_mut(id).grow(size_bytes));
     }
 
     /// Sets which regions of a volume are held out.

@@ -143,7 +143,7 @@ fn targets(shared: &Shared, before: &[Weak<Volume>]) -> Vec<Target> {
     let targets = volumes.iter().filter(is_target).map(|volume| Target {
         id: volume.id,
         name: volume.name.clone(),
-        disk: *volume.warm.disk(),
+        disk: volume.warm.disk(),
         is_kept: volume.warm.is_kept(),
     });
     targets.collect()

@@ -224,7 +224,7 @@ impl Thread {
         let Some(bytes) = bytes else { return Ok(None) };
         let invalid = |error: WarmListError| error.to_string();
         let list = WarmList::decode(&bytes).map_err(invalid)?;
-        list.check(volume.warm.disk()).map_err(invalid)?;
+        list.check(&volume.warm.disk()).map_err(invalid)?;
         self.saver.remember(&volume.name, &bytes);
         Ok(Some(list))
     }

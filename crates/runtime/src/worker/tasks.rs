@@ -70,7 +70,7 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
             return on_done(Ok(()));
         };
         let ByteRange { offset, len } = granule.range();
-        let size_bytes = served.backend.description().size_bytes;
+        let size_bytes = served.size_bytes();
         let range = ByteRange::new(offset, len.min(size_bytes.saturating_sub(offset)));
         if range.len == 0 {
             return on_done(Ok(()));

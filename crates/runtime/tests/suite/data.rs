@@ -75,7 +75,7 @@ impl<'a> Session<'a> {
     }
 
     fn over(server: &'a Server, disk: Arc<MemoryBackend>, mode: Mode, seed: u64) -> Self {
-        let size_bytes = disk.description().size_bytes;
+        let size_bytes = disk.description().size_bytes();
         let clients = (0..4).map(|_| server.client("disk")).collect();
         let (oracle, random) = (Oracle::new(size_bytes), Random::new(seed));
         Self { server, disk, clients, oracle, random, in_flight: Vec::new(), mode }

@@ -69,7 +69,7 @@ fn disk(seed: u64) -> Arc<MemoryBackend> {
 }
 
 fn fill(disk: &dyn Backend, seed: u64) {
-    for at in 0..disk.description().size_bytes / 4096 {
+    for at in 0..disk.description().size_bytes() / 4096 {
         put(disk, at * 4096, &block(seed << 32 | at));
     }
 }
@@ -97,7 +97,7 @@ fn write_and_die(disk: &Arc<MemoryBackend>) -> Arc<MemoryBackend> {
 }
 
 fn content(of: &dyn Backend) -> Vec<u8> {
-    read_backend(of, 0, of.description().size_bytes)
+    read_backend(of, 0, of.description().size_bytes())
 }
 
 /// Serves a disk as `v` with a copy of a journal. Returns the content that clients read, or the
@@ -109,7 +109,7 @@ fn serve(
 ) -> Result<Vec<u8>, String> {
     let server = start(Engine::Epoll);
     let opened = open(&server, copy(journal));
-    let len = disk.description().size_bytes;
+    let len = disk.description().size_bytes();
     let added = server.runtime.volumes().add(change(volume("v", disk, &opened)));
     let outcome = match added {
         Ok(_) => Ok(server.client("v").read(0, len).unwrap()),
@@ -245,16 +245,30 @@ fn a_snapshot_that_was_rolled_back_is_refused() {
 
 #[test]
 fn a_disk_of_another_size_is_refused() {
+    let first = disk(1);
+    let journal = write_and_die(&first);
+    let larger = memory(2 * DISK);
+    put(&*larger, 0, &content(&*disk(2)));
+    assert_quarantined(&journal, &larger, "larger, ");
+    let expected = with_the_write(&*larger);
+    assert!(serve(&journal, accepted, larger).unwrap() == expected);
+    let smaller = memory(DISK / 2);
+    put(&*smaller, 0, &content(&*first)[..DISK as usize / 2]);
+    assert_quarantined(&journal, &smaller, "smaller, ");
+    // A disk that is too small for the records cannot be accepted either.
+    let error = serve(&journal, accepted, memory(4096)).unwrap_err();
+    assert!(error.contains("smaller, "), "{error}");
+}
+
+#[test]
+fn a_disk_that_has_grown_is_recognised_by_its_content() {
     let disk = disk(1);
     let journal = write_and_die(&disk);
     let larger = memory(2 * DISK);
     put(&*larger, 0, &content(&*disk));
-    assert_quarantined(&journal, &larger, "another size");
     let expected = with_the_write(&*larger);
-    assert!(serve(&journal, accepted, larger).unwrap() == expected);
-    // A disk that is too small for the records cannot be accepted either.
-    let error = serve(&journal, accepted, memory(4096)).unwrap_err();
-    assert!(error.contains("another size"), "{error}");
+    assert!(serve(&journal, as_it_is, Arc::clone(&larger) as _).unwrap() == expected);
+    assert!(serve(&journal, renamed, larger).unwrap() == expected);
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(crate) fn memory(bytes: u64) -> Arc<MemoryBackend> {
 }
 
 pub(crate) fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
-    let size = of.description().size_bytes;
+    let size = of.description().size_bytes();
     let twin = memory(size);
     for offset in (0..size).step_by(MIB as usize) {
         let len = MIB.min(size - offset);
@@ -43,7 +43,7 @@ pub(crate) fn power_loss<const D: usize, const J: usize>(
     disks: [&dyn Backend; D],
     journals: [&dyn Backend; J],
 ) -> ([Arc<MemoryBackend>; D], [Arc<MemoryBackend>; J]) {
-    let bytes = |of: &dyn Backend| read_backend(of, 0, of.description().size_bytes);
+    let bytes = |of: &dyn Backend| read_backend(of, 0, of.description().size_bytes());
     for _ in 0..1000 {
         let journals_then = journals.map(copy);
         let disks_then = disks.map(copy);

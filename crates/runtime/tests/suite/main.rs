@@ -33,6 +33,7 @@ mod data;
 mod deadlines;
 mod discard;
 mod faults;
+mod grow;
 mod guard;
 mod handshake;
 mod hanging;

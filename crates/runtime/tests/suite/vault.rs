@@ -455,7 +455,7 @@ fn load_only_to_the_same_disk() {
         match &added {
             Ok(()) => check(&server, "v", &written),
             Err(_) => {
-                let whole = |of: &MemoryBackend| read_backend(of, 0, of.description().size_bytes);
+                let whole = |of: &MemoryBackend| read_backend(of, 0, of.description().size_bytes());
                 assert!(whole(disk) == whole(&before), "the disk was written");
                 assert_eq!(vault.status().held.len(), 1, "the dump is gone");
             }
@@ -468,7 +468,7 @@ fn load_only_to_the_same_disk() {
     load(&copy(&*disk_then), 2, false).unwrap();
     let backup = memory(16 * MIB);
     let other_size = memory(32 * MIB);
-    for (wrong, part) in [(&backup, "samples differ"), (&other_size, "another size")] {
+    for (wrong, part) in [(&backup, "samples differ"), (&other_size, "larger, ")] {
         let refused = load(wrong, 1, false).unwrap_err();
         for part in [part, "volume 'v'", "accept the changed disk", "write its contents"] {
             assert!(refused.contains(part), "{refused}");

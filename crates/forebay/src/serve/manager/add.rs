@@ -42,7 +42,7 @@ pub(in crate::serve) fn add(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Pro
     // After the open, which may hang: without a claim it blocks no other command, nor a stop.
     let _claim = daemon.claims.volume(&spec.name)?;
     let journal = daemon.journals.of_volume(&daemon.runtime, &spec, in_use_wait)?;
-    let size = Size(backend.description().size_bytes);
+    let size = Size(backend.description().size_bytes());
     let geometry = geometry(daemon, &spec, backend.description());
     let medium = backend.medium();
     let disk = Disk::new(&spec.backing, backend.description());

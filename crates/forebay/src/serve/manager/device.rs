@@ -44,7 +44,7 @@ pub(super) fn describe(daemon: &Daemon, name: &str) -> Result<ServedDevice, Prob
     let stripe = u32::try_from(volume.geometry.stripe_bytes).unwrap_or(0);
     Ok(ServedDevice {
         pid: std::process::id(),
-        size_bytes: disk.size_bytes,
+        size_bytes: disk.size_bytes(),
         read_only: volume.read_only,
         rotational: volume.geometry.rotational == Some(true),
         logical_block_bytes,

@@ -23,12 +23,13 @@ pub(crate) fn copy_dirty(
         on_void: Box::new(|_, _| Ok(())),
     };
     let vault = Vault::open(settings, shared, Arc::new(NoRecord), 0)?;
+    let size_bytes = volume.size_bytes();
     vault.state().volumes.push(Attached {
         id: volume.id,
         relies: false,
         has_journal: false,
         name: volume.name.clone(),
-        size_bytes: volume.backend.description().size_bytes,
+        size_bytes,
         identity: volume.identity,
     });
     let copied = vault.dump_after(&[volume.id], None, || {});

@@ -124,7 +124,7 @@ impl Vault {
             accept_disk,
         });
         let (name, to) = (self.name.clone(), disk.description());
-        let fits = end <= to.size_bytes;
+        let fits = end <= to.size_bytes();
         if decision == Decision::Quarantine || !fits {
             let (volume, disk) = (volume.to_owned(), to.name.clone());
             return Err(VaultError::OtherDisk { name, volume, disk, bytes, evidence });

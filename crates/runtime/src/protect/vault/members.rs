@@ -49,6 +49,19 @@ impl Vault {
         recorded.map_err(|error| self.unrecorded(&name, error))
     }
 
+    /// Notes that the disk of a volume has grown to `size_bytes`. Until the next start, a dump has
+    /// no samples of it: they are taken while nothing is written.
+    pub(crate) fn grow(&self, volume: &Volume, size_bytes: u64) {
+        let mut state = self.state();
+        if let Some(attached) = state.volumes.iter_mut().find(|it| it.id == volume.id) {
+            // The places of samples depend on the size.
+            if let Some(samples) = volume.disk.samples.get() {
+                samples.invalidate_all();
+            }
+            attached.size_bytes = attached.size_bytes.max(size_bytes);
+        }
+    }
+
     /// Removes a volume that is no longer served and whose disk has all of its data.
     pub(crate) fn detach(&self, id: VolumeId) {
         let mut left = Vec::new();

@@ -213,7 +213,7 @@ impl Vault {
     ) -> Result<Arc<Self>, VaultError> {
         let VaultSettings { backend, is_void, on_void } = settings;
         let description = backend.description();
-        let (name, size_bytes) = (description.name.clone(), description.size_bytes);
+        let (name, size_bytes) = (description.name.clone(), description.size_bytes());
         check_device(description)?;
         let small = || VaultError::Small { name: name.clone(), bytes: size_bytes, needed_bytes };
         let geometry = Geometry::for_size(size_bytes).filter(|_| size_bytes >= needed_bytes);

@@ -142,7 +142,7 @@ impl Calibrator {
             // Each measurement reads at other offsets, because those of the last one may be in the
             // disk's cache.
             let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-            let disk_bytes = volume.backend.description().size_bytes;
+            let disk_bytes = volume.backend.description().size_bytes();
             let probing = Probing::new(disk_bytes, seed as u64);
             let (volume, requested_until) = (Arc::downgrade(volume), until);
             queue.waiting.push(Job { volume, due, requested_until, probing });

@@ -119,6 +119,11 @@ pub(crate) struct TransferId {
 }
 
 impl Volume {
+    /// Its size in bytes, as clients see it. The disk may have grown beyond it.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.info.read().size_bytes
+    }
+
     /// The block size of its disk, in bytes.
     pub(crate) fn block_bytes(&self) -> u64 {
         u64::from(self.backend.description().alignment_bytes)

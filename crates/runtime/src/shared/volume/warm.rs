@@ -62,16 +62,16 @@ pub(crate) struct Warm {
     is_kept: AtomicBool,
     /// The list was read, or is not needed, so it may be replaced.
     is_replaceable: AtomicBool,
-    disk: WarmDisk,
+    disk: Lock<WarmDisk>,
     status: Lock<WarmUpStatus>,
 }
 
 impl Warm {
     pub(crate) fn new(is_kept: bool, disk: &dyn Backend, identity: [u8; 32]) -> Self {
-        let size_bytes = disk.description().size_bytes;
+        let size_bytes = disk.description().size_bytes();
         let disk = WarmDisk { identity, hardware: hardware(disk), size_bytes };
         let (is_kept, is_replaceable) = (AtomicBool::new(is_kept), AtomicBool::new(false));
-        Self { is_kept, is_replaceable, disk, status: Lock::default() }
+        Self { is_kept, is_replaceable, disk: Lock::new(disk), status: Lock::default() }
     }
 
     /// Sets whether the list is kept. If not, the warm-up ends.
@@ -101,8 +101,13 @@ impl Warm {
     }
 
     /// The identity of the disk in the warm list and the access history.
-    pub(crate) const fn disk(&self) -> &WarmDisk {
-        &self.disk
+    pub(crate) fn disk(&self) -> WarmDisk {
+        *self.disk.lock()
+    }
+
+    /// Notes that the disk has grown.
+    pub(crate) fn grow(&self, size_bytes: u64) {
+        self.disk.lock().size_bytes = size_bytes;
     }
 
     pub(crate) fn set_status(&self, status: WarmUpStatus) {

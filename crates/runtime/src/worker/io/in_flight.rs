@@ -314,7 +314,7 @@ pub(super) fn submit<R: Reactor>(reactor: &mut R, inbox: &Arc<Inbox>, tag: u32, 
     // A contract of backends: otherwise direct I/O fails, or a file grows.
     let disk = io.volume.backend.description();
     let is_whole = (range.offset | range.len).is_multiple_of(u64::from(disk.alignment_bytes));
-    assert!(is_whole && range.fits(disk.size_bytes), "{kind:?} of {range} on {}", disk.name);
+    assert!(is_whole && range.fits(disk.size_bytes()), "{kind:?} of {range} on {}", disk.name);
     let done = || IoToken::new(Arc::clone(inbox) as Arc<dyn CompletionSink>, u64::from(tag));
     if io.volume.is_given_up() {
         // The volume has no clients. Reads fail, except those of a read-modify-write, whose result

@@ -91,7 +91,7 @@ impl Machine {
                 assert_eq!(rustix::io::pwrite(&pool, &bytes[..len], at).unwrap(), len);
             }
         }
-        let size_bytes = self.log.description().size_bytes;
+        let size_bytes = self.log.description().size_bytes();
         let log = device(size_bytes);
         let mut bytes = AlignedBuffer::new(size_bytes as usize);
         Blocking::new(&*self.log).read(0, &mut bytes).unwrap();
