@@ -247,7 +247,7 @@ fn apply_needs_an_override_for_a_disk_of_another_size() {
     let to = fixture.path("other").display().to_string();
     let apply = ["apply", "journal", "--volume", "a", "--to", &to, "--json"];
     let ran = fixture.rescue(&apply);
-    assert!(ran.err.contains("another size") && ran.err.contains("--force"), "{}", ran.err);
+    assert!(ran.err.contains("smaller, ") && ran.err.contains("--force"), "{}", ran.err);
     let forced = [&apply[..], &["--force"]].concat();
     let ran = fixture.rescue(&forced);
     assert!(ran.err.contains("beyond the end"), "{}", ran.err);
