@@ -80,8 +80,8 @@ pub use statistics::{
     LatencySummary, PeriodStatistics, Periods, SizeClass, Statistics, StatisticsOfVolume,
 };
 pub use status::{
-    DiskStall, LogStatus, Memory, MemorySizing, MemoryState, Mode, Status, VolumeList, VolumeState,
-    VolumeStatus,
+    DiskStall, LogStatus, Memory, MemorySizing, MemoryState, MissingVolume, Mode, Status,
+    VolumeList, VolumeState, VolumeStatus,
 };
 pub use trace::{TRACE_BYTES_MIN, TRACE_SECONDS_MAX, TraceEnd, TraceRequest, TraceSummary};
 pub use vault::{DrillReport, DumpSummary, HeldVolume, VaultState, VaultStatus};

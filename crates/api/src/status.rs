@@ -86,6 +86,9 @@ pub struct Status {
     pub listeners: Vec<String>,
     /// The volumes, in the order of their addition.
     pub volumes: Vec<VolumeStatus>,
+    /// Volumes with `nofail=yes` that the server cannot serve, and tries again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<MissingVolume>,
     /// The journals of the volumes, each once.
     pub journals: Vec<JournalStatus>,
     /// The UPSes; null if none is configured.
@@ -97,6 +100,20 @@ pub struct Status {
     /// What is wrong, the most serious first.
     #[serde(default)]
     pub alerts: Vec<Alert>,
+}
+
+/// A volume that the server cannot serve now.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct MissingVolume {
+    /// Its name.
+    pub name: String,
+    /// Its backing store.
+    pub backing: String,
+    /// For how long.
+    pub seconds: u64,
+    /// Why the last attempt failed, and what to do; null while the disk has not answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// The server's log, whose reader may be too slow. The server does not wait for it.

@@ -26,7 +26,8 @@ fn a_disk_needs_only_a_name_and_a_path() {
 fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
                 journal-mirror=/dev/nvme1n1,durability=flush,ordered=yes,accept-loss=yes,\
-                read-only=yes,format=raw,frozen=yes,prefetch=no,warm=no,pin=0B+1MiB,1GiB+4KiB,\
+                nofail=yes,read-only=yes,format=raw,frozen=yes,prefetch=no,\
+                warm=no,pin=0B+1MiB,1GiB+4KiB,\
                 learn=no,stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,rotational=no,\
                 gather-below=64KiB,read-latency=20ms,write-back-rate=50MiB,\
                 write-back-iops=200,write-back-age=1h,iops-limit=500,\
@@ -41,6 +42,7 @@ fn every_setting_can_be_written() {
     assert!(
         spec.config.ordered
             && spec.config.accept_loss
+            && spec.config.nofail
             && spec.config.read_only
             && spec.config.frozen
     );
@@ -287,6 +289,7 @@ prop_compose! {
             read_only, prefetch, gather_below, description,
             ordered: prefetch && accept_loss,
             frozen: prefetch && read_only,
+            nofail: prefetch || required,
             warm: prefetch != read_only,
             pin: if mode == Mode::Bypass { PinnedRanges::default() } else { pin },
             learn: prefetch == accept_loss,

@@ -269,6 +269,7 @@ settings! {
         UnsafeUps::to_string;
     "ordered": ordered, yes_or_no, switch;
     "accept-loss": accept_loss, yes_or_no, switch;
+    "nofail": nofail, yes_or_no, switch;
     "read-only": read_only, yes_or_no, switch;
     "format": format, |key, text| word(key, text, &DiskFormat::ALL), DiskFormat::to_string;
     "frozen": frozen, yes_or_no, switch;

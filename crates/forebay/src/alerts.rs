@@ -2,8 +2,9 @@
 //! status, which the command line and the dashboard show, and which metrics count.
 
 use forebay_api::{
-    Alert, CacheOff, JournalState, JournalStatus, LearnState, MemoryState, Mode, PinState,
-    PowerStatus, Severity, Status, VaultState, VaultStatus, VolumeState, VolumeStatus, WarmUpState,
+    Alert, CacheOff, JournalState, JournalStatus, LearnState, MemoryState, MissingVolume, Mode,
+    PinState, PowerStatus, Severity, Status, VaultState, VaultStatus, VolumeState, VolumeStatus,
+    WarmUpState,
 };
 use forebay_terminal::units::{bytes, count, duration};
 
@@ -18,6 +19,7 @@ pub(crate) fn alerts(status: &Status) -> Vec<Alert> {
     found.extend(status.vault.as_ref().into_iter().flat_map(vault));
     found.extend(status.journals.iter().flat_map(journal));
     found.extend(volumes);
+    found.extend(status.missing.iter().map(missing));
     found.extend(server(status));
     found.sort_by_key(|alert| alert.severity);
     found
@@ -29,6 +31,12 @@ fn error(kind: &str, name: &str, text: impl Into<String>) -> Alert {
 
 fn warning(kind: &str, name: &str, text: impl Into<String>) -> Alert {
     Alert::new(Severity::Warning, kind, name, text)
+}
+
+/// A volume that is not served.
+fn missing(missing: &MissingVolume) -> Alert {
+    let reason = missing.reason.as_deref().unwrap_or("its disk does not answer");
+    error("volume", &missing.name, format!("not served, and tried again: {reason}"))
 }
 
 /// What is wrong with a volume.

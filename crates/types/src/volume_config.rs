@@ -61,6 +61,8 @@ volume_settings! {
     live accept_loss: bool = false, "accept-loss", "yes|no", "no",
         "required for write-back with `protection=none`: a crash may lose acknowledged writes. \
          With a journal: serve the volume although its journal is damaged";
+    live nofail: bool = false, "nofail", "yes|no", "no",
+        "the server starts without the volume if it cannot serve it, and serves it once it can";
     live read_only: bool = false, "read-only", "yes|no", "no",
         "writes are refused, and the backing store is opened read-only";
     live format: DiskFormat = DiskFormat::Auto, "format", "auto|raw", "auto",

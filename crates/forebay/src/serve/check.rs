@@ -2,7 +2,7 @@
 //! beside a daemon that uses the same disks.
 
 use super::{dashboard, journals, listen, memory, power, successor, tls, vault};
-use crate::report::{problem as problem_of, with_remedy};
+use crate::report::{self, problem as problem_of, with_remedy};
 use anyhow::{Context, anyhow};
 use forebay_api::Problem;
 use forebay_backend::OpenOptions;
@@ -31,8 +31,15 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     let mut bytes = memory.start_bytes;
     for volume in &config.volumes {
         volume.check_ups(&config.ups.upses, config.vault.is_some())?;
-        try_disk(volume)
-            .map_err(|problem| with_remedy(anyhow!(problem.message), problem.remedy))?;
+        match try_disk(volume) {
+            Err(problem) if volume.config.nofail => {
+                report::warn(&format!("{}, and nofail=yes: {}", problem.message, problem.remedy));
+                continue;
+            }
+            tried => {
+                tried.map_err(|problem| with_remedy(anyhow!(problem.message), problem.remedy))?;
+            }
+        }
         check_journal(volume).with_context(|| format!("volume '{}'", volume.name))?;
         if let Some(volume_bytes) = forebay_backend::allocated_bytes(&volume.backing) {
             bytes = bytes.saturating_add(volume_bytes);

@@ -3,6 +3,7 @@
 pub(super) mod add;
 mod device;
 mod leave;
+pub(super) mod missing;
 pub(super) mod monitors;
 mod reload;
 mod remove;
@@ -48,6 +49,7 @@ use forebay_runtime::{
     VolumeStatus as RuntimeVolume, memory_status,
 };
 use forebay_types::PinnedRanges;
+use missing::MissingVolumes;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -70,6 +72,8 @@ pub(super) struct Daemon {
     background: Background,
     saves: Arc<Saves>,
     notes: Notes,
+    /// Volumes that cannot be served yet.
+    missing: MissingVolumes,
     /// Held during a reload.
     reloading: Mutex<()>,
     nbd: Arc<NbdServer>,
@@ -158,6 +162,7 @@ impl Daemon {
             background,
             saves,
             notes: Notes::default(),
+            missing: MissingVolumes::default(),
             reloading: Mutex::default(),
             nbd,
             ublk,
@@ -443,6 +448,7 @@ impl Daemon {
             connections: figures.connections,
             journals: self.journals.status(),
             volumes: self.volumes(figures, report),
+            missing: self.missing.status(),
             power: self.power_status(),
             vault: self.runtime.volumes().protectors().vault().map(|vault| vault::status(&vault)),
             ..base
@@ -492,7 +498,7 @@ impl Manager for Daemon {
 
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem> {
         let name = spec.name.clone();
-        add::add(self, spec)?;
+        add::add(self, spec, &add::Opening::of(self))?;
         self.log_ratio();
         self.volume_status(&name)
     }

@@ -46,7 +46,7 @@ use crate::signals::Signals;
 use anyhow::Context;
 pub(crate) use check::check;
 use control::ControlServers;
-use forebay_config::{Config, Ecc, IoEngine, Workers};
+use forebay_config::{Config, Ecc, IoEngine, VolumeSpec, Workers};
 use forebay_control::{ControlServer, StateDir};
 use forebay_frontend::FrontEndPair;
 use forebay_frontend_nbd::NbdServer;
@@ -58,6 +58,7 @@ use forebay_types::Size;
 use journals::Journals;
 use listen::BoundListener;
 use manager::Daemon;
+use manager::add::Opening;
 use manager::monitors::BoundMonitor;
 use progress::StartProgress;
 use std::os::fd::OwnedFd;
@@ -95,12 +96,7 @@ pub(crate) struct ServeOverrides {
 pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<ExitCode> {
     let mut kept = KeeperLink::take(config.keeper)?;
     let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
-    let tokio = tokio::runtime::Builder::new_multi_thread()
-        .thread_name(Thread::named("control").name())
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .context("cannot start the control server")?;
+    let tokio = control_runtime()?;
     let entered = tokio.enter();
     // Before the start, which a signal must not interrupt.
     let mut signals = Signals::listen().context("cannot install signal handlers")?;
@@ -112,13 +108,15 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let successor = Successor::new(kept.successor.take(), pool.as_ref())
         .context("cannot duplicate the descriptor of the pool")?;
     let progress = StartProgress::observe(&kept)?;
-    let (mut daemon, bound, monitors) = start(config, pool, overrides, in_use_wait, &progress)?;
-    drop(progress);
+    let (mut daemon, bound, may_be_missing) =
+        start(config, pool, overrides, in_use_wait, &progress)?;
     daemon.set_successor(successor, kept.is_rollback);
     if let Some((dashboard, _)) = &dashboard {
         daemon.set_dashboard(dashboard.keys());
     }
     let daemon = Arc::new(daemon);
+    let monitors = complete_start(&daemon, may_be_missing, in_use_wait)?;
+    drop(progress);
     let extend = Arc::new(kept.progress().context("cannot duplicate the keeper's socket")?);
     let mut keeper_socket = kept.take_socket().context("cannot set up the keeper's socket")?;
     let control_servers =
@@ -163,6 +161,33 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
+/// What runs the control servers.
+fn control_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .thread_name(Thread::named("control").name())
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("cannot start the control server")
+}
+
+/// Adds the volumes that may be missing, and does what needs all volumes. Returns the sockets for
+/// virtual machine monitors.
+fn complete_start(
+    daemon: &Arc<Daemon>,
+    may_be_missing: Vec<VolumeSpec>,
+    in_use_wait: Duration,
+) -> anyhow::Result<Vec<BoundMonitor>> {
+    manager::missing::add_all(daemon, may_be_missing, in_use_wait)
+        .context("cannot start a thread for a volume that may be missing")?;
+    daemon.log_ratio();
+    daemon.report_unserved();
+    daemon.monitor_power()?;
+    let monitors = manager::monitors::bind_all(daemon)?;
+    report_descriptors();
+    Ok(monitors)
+}
+
 /// Starts the threads that act at intervals. Dropping the result ends them.
 fn start_watchers(daemon: &Arc<Daemon>) -> anyhow::Result<impl Sized> {
     let outlook = outlook::start(Arc::clone(daemon))
@@ -173,12 +198,14 @@ fn start_watchers(daemon: &Arc<Daemon>) -> anyhow::Result<impl Sized> {
         .context("cannot start the thread that watches for other programs that wait")?;
     let condition = condition::start(Arc::clone(daemon))
         .context("cannot start the thread that watches the disks")?;
+    let missing = manager::missing::start(Arc::clone(daemon))
+        .context("cannot start the thread that tries missing volumes again")?;
     let slow = slow::start(Arc::clone(daemon))
         .context("cannot start the thread that logs slow requests")?;
     let kept = daemon
         .start_keeping()
         .context("cannot start the threads that keep statistics and save volumes in memory")?;
-    Ok((outlook, sizer, background, condition, slow, kept))
+    Ok((outlook, sizer, background, condition, missing, slow, kept))
 }
 
 /// Logs how many clients the remaining file descriptors allow. Called once everything else is open.
@@ -224,14 +251,15 @@ fn runtime_config(config: &Config, memory_bytes: u64, start_bytes: u64) -> Runti
 }
 
 /// Starts the runtime, adds the volumes, and binds the addresses for clients, of which none is
-/// accepted yet. Waits up to `in_use_wait` for each disk and address.
+/// accepted yet. Waits up to `in_use_wait` for each disk and address. Returns the volumes that are
+/// still to be added, because they may be missing.
 fn start(
     config: Config,
     pool: Option<OwnedFd>,
     overrides: ServeOverrides,
     in_use_wait: Duration,
     progress: &StartProgress,
-) -> anyhow::Result<(Daemon, Vec<BoundListener>, Vec<BoundMonitor>)> {
+) -> anyhow::Result<(Daemon, Vec<BoundListener>, Vec<VolumeSpec>)> {
     if let Err(error) = Descriptors::raise() {
         tracing::warn!(%error, "cannot raise the limit of file descriptors");
     }
@@ -264,16 +292,13 @@ fn start(
     let journals = Journals::new(&config.state, &volumes, overrides.accepted_disks, reliances);
     let mut daemon = Daemon::new(runtime, (nbd, ublk, vhost), config, tls, journals, ratio);
     daemon.set_in_use_wait(in_use_wait);
-    for spec in volumes {
-        manager::add::add(&daemon, spec)?;
+    let (may_be_missing, required) = volumes.into_iter().partition(|spec| spec.config.nofail);
+    let required: Vec<VolumeSpec> = required;
+    for spec in required {
+        manager::add::add(&daemon, spec, &Opening::of(&daemon))?;
     }
-    daemon.log_ratio();
-    daemon.report_unserved();
-    daemon.monitor_power()?;
     let bound = listeners.iter().map(|address| daemon.bind(address));
     let bound = bound.collect::<anyhow::Result<Vec<_>>>()?;
-    let monitors = manager::monitors::bind_all(&daemon)?;
     daemon.set_in_use_wait(Duration::ZERO);
-    report_descriptors();
-    Ok((daemon, bound, monitors))
+    Ok((daemon, bound, may_be_missing))
 }

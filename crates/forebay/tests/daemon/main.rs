@@ -32,6 +32,7 @@ mod memory;
 mod memory_limits;
 mod metrics;
 mod mirror;
+mod missing;
 #[allow(dead_code, reason = "the driver's tests use the rest")]
 #[path = "../../../power/tests/nut_lab/mod.rs"]
 mod nut_lab;

@@ -12,9 +12,40 @@ use forebay_runtime::{VolumeError, VolumeSettings};
 use forebay_state::identity;
 use forebay_types::{DiskFormat, DiskGeometry, Size, TlsUse};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How the disk of a volume is opened.
+pub(in crate::serve) struct Opening<'a> {
+    /// How long to wait for a disk in use.
+    pub(in crate::serve) in_use_wait: Duration,
+    /// Whether the volume is still to be added, once its disk is open.
+    pub(in crate::serve) is_wanted: &'a dyn Fn() -> bool,
+}
+
+impl Opening<'_> {
+    /// Waits for disks in use as the daemon does.
+    pub(in crate::serve) fn of(daemon: &Daemon) -> Self {
+        Self { in_use_wait: daemon.in_use_wait, is_wanted: &|| true }
+    }
+}
+
+/// Adds a volume of the configuration, or has it tried again later if it is not required.
+pub(super) fn add_configured(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Problem> {
+    match add(daemon, spec.clone(), &Opening::of(daemon)) {
+        Err(problem) if spec.config.nofail => {
+            daemon.missing.wait_for(spec, &problem);
+            Ok(())
+        }
+        added => added,
+    }
+}
 
 /// Adds a volume. Takes no figures of other volumes, so that a start is linear.
-pub(in crate::serve) fn add(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Problem> {
+pub(in crate::serve) fn add(
+    daemon: &Daemon,
+    spec: VolumeSpec,
+    opening: &Opening<'_>,
+) -> Result<(), Problem> {
     check_name(daemon, &spec.name)?;
     check_tls(daemon, &spec)?;
     let has_vault = daemon.runtime.volumes().protectors().vault().is_some();
@@ -30,7 +61,7 @@ pub(in crate::serve) fn add(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Pro
     if let Some(bytes) = forebay_backend::allocated_bytes(&spec.backing) {
         daemon.sizing.check_beside(&spec.name, bytes)?;
     }
-    let (read_only, in_use_wait) = (spec.config.read_only, daemon.in_use_wait);
+    let (read_only, in_use_wait) = (spec.config.read_only, opening.in_use_wait);
     let refuse_images =
         spec.config.format == DiskFormat::Auto && !daemon.runtime.is_in_pool(&spec.name);
     let options = OpenOptions { read_only, in_use_wait, refuse_images, ..Default::default() };
@@ -41,6 +72,9 @@ pub(in crate::serve) fn add(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Pro
     })?;
     // After the open, which may hang: without a claim it blocks no other command, nor a stop.
     let _claim = daemon.claims.volume(&spec.name)?;
+    if !(opening.is_wanted)() {
+        return Err(problem(VolumeError::Leaving(spec.name)));
+    }
     let journal = daemon.journals.of_volume(&daemon.runtime, &spec, in_use_wait)?;
     let size = Size(backend.description().size_bytes());
     let geometry = geometry(daemon, &spec, backend.description());
@@ -73,6 +107,7 @@ pub(in crate::serve) fn add(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Pro
     }
     let name = spec.name.clone();
     daemon.state().volumes.push(spec);
+    daemon.missing.forget(&name);
     monitors::add(daemon, &name);
     Ok(())
 }

@@ -5,12 +5,12 @@
 //! confirmed.
 
 use super::Daemon;
-use super::add::add;
+use super::add::add_configured;
 use super::remove::remove;
 use crate::report::{problem as problem_of, sentence, sentence_of};
 use crate::serve::{check, dashboard, tls};
 use forebay_api::{ErrorKind, Problem};
-use forebay_config::ConfigChange;
+use forebay_config::{Config, ConfigChange, VolumeSpec};
 use forebay_control::{Manager, ProgressFn};
 
 /// Volumes named in a message.
@@ -50,7 +50,11 @@ impl Daemon {
                 continue;
             }
             tracing::info!(%change, "applying configuration change");
-            if let Err(problem) = self.apply(&change) {
+            let applied = match change.volume().is_some_and(|name| self.missing.forget(name)) {
+                true => apply_to_missing(self, &change, &new),
+                false => self.apply(&change),
+            };
+            if let Err(problem) = applied {
                 tracing::error!(error = sentence_of(&problem), "configuration change failed");
                 failed.push((change, problem));
             }
@@ -88,7 +92,7 @@ impl Daemon {
                 let _claim = self.claims.volume(name)?;
                 self.change_claimed(name, change)
             }
-            ConfigChange::VolumeAdded { new } => add(self, new.clone()),
+            ConfigChange::VolumeAdded { new } => add_configured(self, new.clone()),
             ConfigChange::Server { change } => {
                 self.ratio.configure(change, || match change.has_memory() {
                     true => self.sizing.configure(change),
@@ -103,6 +107,19 @@ impl Daemon {
             }
             ConfigChange::NeedsRestart { .. } => Ok(()),
         }
+    }
+}
+
+/// Applies a change to a volume that is not served.
+fn apply_to_missing(daemon: &Daemon, change: &ConfigChange, new: &Config) -> Result<(), Problem> {
+    match change {
+        ConfigChange::VolumeChanged { name, .. }
+        | ConfigChange::VolumeAdded { new: VolumeSpec { name, .. } } => {
+            let spec = new.volumes.iter().find(|spec| spec.name == *name);
+            spec.map_or(Ok(()), |spec| add_configured(daemon, spec.clone()))
+        }
+        // An addition follows a replacement.
+        _ => Ok(()),
     }
 }
 

@@ -13,6 +13,9 @@ pub(super) fn remove(
     progress: ProgressFn<'_>,
 ) -> Result<(), Problem> {
     let _claim = daemon.claims.volume(name)?;
+    if daemon.missing.forget(name) {
+        return Ok(());
+    }
     check_clients(daemon, name, force)?;
     daemon.runtime.volumes().remove(name, daemon.observing(progress)).map_err(problem)?;
     forget(daemon, name);
