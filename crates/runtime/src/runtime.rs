@@ -160,6 +160,11 @@ impl Runtime {
         self.crew.engine()
     }
 
+    /// Whether each worker gets to a task within `timeout`. A worker that has ended does not count.
+    pub fn answers_within(&self, timeout: Duration) -> bool {
+        self.shared.answers_within(timeout)
+    }
+
     /// Takes a snapshot, shard by shard, on the calling thread. No worker is interrupted, and a
     /// shard's lock is held only while the counters of a few volumes are copied.
     pub fn status(&self) -> Result<RuntimeStatus, VolumeError> {

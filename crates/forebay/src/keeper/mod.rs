@@ -46,6 +46,8 @@ pub(crate) const VARIABLE: &str = "FOREBAY_KEEPER";
 const ROLLBACK_VARIABLE: &str = "FOREBAY_ROLLED_BACK";
 /// Sent by the server during a start or a stop that makes progress.
 const PROGRESS: u8 = b'P';
+/// Sent by the server at intervals while its workers answer, if systemd waits for that.
+const ALIVE: u8 = b'A';
 /// Sent by the server just before it accepts clients.
 const SERVING: u8 = b'S';
 /// Sent by the server when a stop that a signal requested has failed, so that it continues.
@@ -159,10 +161,23 @@ impl KeeperLink {
     /// # Errors
     /// Fails if the socket cannot be duplicated.
     pub(crate) fn progress(&self) -> io::Result<impl Fn() + Send + Sync + use<>> {
+        self.notifier(PROGRESS, systemd::notify_progress)
+    }
+
+    /// A function that notifies the keeper, or else the service manager, that the server lives.
+    /// Call it before [`KeeperLink::take_socket`].
+    ///
+    /// # Errors
+    /// Fails if the socket cannot be duplicated.
+    pub(crate) fn alive(&self) -> io::Result<impl Fn() + Send + Sync + use<>> {
+        self.notifier(ALIVE, systemd::notify_alive)
+    }
+
+    fn notifier(&self, message: u8, notify: fn()) -> io::Result<impl Fn() + Send + Sync + use<>> {
         let socket = self.socket.as_ref().map(StdStream::try_clone).transpose()?;
         Ok(move || match &socket {
-            Some(socket) => drop((&*socket).write_all(&[PROGRESS])),
-            None => systemd::notify_progress(),
+            Some(socket) => drop((&*socket).write_all(&[message])),
+            None => notify(),
         })
     }
 
@@ -263,6 +278,7 @@ impl Server {
         for byte in bytes {
             match *byte {
                 PROGRESS => systemd::notify_progress(),
+                ALIVE => systemd::notify_alive(),
                 SERVING => {
                     self.serving_since = Some(Instant::now());
                     systemd::notify_ready();

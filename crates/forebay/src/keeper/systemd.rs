@@ -61,6 +61,19 @@ pub(crate) fn notify_ready() {
     notify_or_log("READY=1");
 }
 
+/// How long the service manager waits for a sign of life of this service, if it does.
+pub(crate) fn watchdog_timeout() -> Option<Duration> {
+    let us = std::env::var("WATCHDOG_USEC").ok()?.parse().ok().filter(|&us| us > 0)?;
+    // A keeper does not pass the address on, because it notifies in place of its server.
+    let is_told = std::env::var_os(SOCKET_VARIABLE).is_some() || super::KeeperLink::is_child();
+    is_told.then(|| Duration::from_micros(us))
+}
+
+/// Notifies the service manager that the server lives.
+pub(super) fn notify_alive() {
+    notify_or_log("WATCHDOG=1");
+}
+
 /// Notifies the service manager, if there is one, that a start or a stop makes progress.
 pub(super) fn notify_progress() {
     notify_or_log(&format!("EXTEND_TIMEOUT_USEC={}", EXTENSION.as_micros()));

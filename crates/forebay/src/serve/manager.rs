@@ -280,7 +280,7 @@ impl Daemon {
         &self.background
     }
 
-    pub(super) fn runtime(&self) -> &Runtime {
+    pub(super) const fn runtime(&self) -> &Arc<Runtime> {
         &self.runtime
     }
 

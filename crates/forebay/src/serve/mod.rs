@@ -39,6 +39,7 @@ mod trace;
 mod vault;
 mod volume_files;
 mod wait;
+mod watchdog;
 
 use crate::keeper::{self, KeeperLink};
 use crate::reliance::{GivenUp, Reliances};
@@ -117,13 +118,14 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let daemon = Arc::new(daemon);
     let monitors = complete_start(&daemon, may_be_missing, in_use_wait)?;
     drop(progress);
+    let watchdog = watchdog::start(&kept, Arc::clone(daemon.runtime()))?;
     let extend = Arc::new(kept.progress().context("cannot duplicate the keeper's socket")?);
     let mut keeper_socket = kept.take_socket().context("cannot set up the keeper's socket")?;
     let control_servers =
         Arc::new(ControlServers::new(tokio.handle().clone(), Arc::clone(&daemon) as _));
     let presence = presence::start(Arc::clone(&daemon), state, Arc::clone(&control_servers))
         .context("cannot start the thread that monitors files in use")?;
-    let watchers = start_watchers(&daemon)?;
+    let watchers = (start_watchers(&daemon)?, watchdog);
     #[cfg(debug_assertions)]
     planted::start()?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade

@@ -534,6 +534,46 @@ fn a_keeper_notifies_the_service_manager_when_its_server_serves() {
     daemon.stop();
 }
 
+/// Without that, systemd kills it, and starts it again.
+#[test]
+fn the_service_manager_is_told_that_the_server_lives_until_it_hangs() {
+    let manager = ServiceManager::new();
+    let notify = manager.directory.path().join("notify");
+    let address = ("NOTIFY_SOCKET", notify.to_str().unwrap());
+    let here = manager.directory.path();
+    let by_itself = [address, ("FDSTORE", "1"), ("WATCHDOG_USEC", "300000")];
+    let by_keeper = [address, ("WATCHDOG_USEC", "300000")];
+    for is_kept in [false, true] {
+        let daemon = match is_kept {
+            false => Daemon::start_under(here, &manager.volume, &by_itself, None),
+            true => {
+                let volumes = std::slice::from_ref(&manager.volume);
+                Daemon::start_kept_among(here, volumes, &by_keeper)
+            }
+        };
+        if is_kept {
+            assert_eq!(manager.receive(), "READY=1");
+        } else {
+            manager.receive_pool();
+        }
+        for _ in 0..5 {
+            assert_eq!(manager.receive(), "WATCHDOG=1");
+        }
+        rustix::process::kill_process(daemon.server(), rustix::process::Signal::STOP).unwrap();
+        let silence = Some(Duration::from_secs(2));
+        manager.socket.set_read_timeout(silence).unwrap();
+        // What was sent before it stopped.
+        while manager.socket.recv(&mut [0; 64]).is_ok() {}
+        rustix::process::kill_process(daemon.server(), rustix::process::Signal::CONT).unwrap();
+        manager.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(manager.receive(), "WATCHDOG=1");
+        daemon.stop();
+        manager.socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        while manager.socket.recv(&mut [0; 64]).is_ok() {}
+        manager.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+}
+
 #[test]
 fn acknowledged_writes_survive_in_the_service_managers_descriptor_store() {
     let manager = ServiceManager::new();

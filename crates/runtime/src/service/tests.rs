@@ -7,6 +7,8 @@ use crate::{Runtime, memory_status};
 use forebay_backend::MemoryBackend;
 use forebay_frontend_nbd::NbdServer;
 use forebay_types::{ByteRange, PinnedRanges};
+use std::sync::mpsc;
+use std::time::Duration;
 
 fn start(memory_bytes: u64) -> Runtime {
     Runtime::start(quiet_config(memory_bytes), &NbdServer::new()).unwrap()
@@ -14,6 +16,29 @@ fn start(memory_bytes: u64) -> Runtime {
 
 fn settings(name: &str) -> VolumeSettings {
     volume(name, Arc::new(MemoryBackend::new(MIB).unwrap()))
+}
+
+#[test]
+fn a_worker_that_hangs_is_found_and_one_that_has_ended_is_none() {
+    let runtime = start(64 * MIB);
+    let second = Duration::from_secs(1);
+    assert!(runtime.answers_within(20 * second));
+    let ((hangs, begun), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+    let shared = Arc::clone(runtime.shared());
+    let hanging = std::thread::spawn(move || {
+        shared.run_on(0, move |_| {
+            hangs.send(()).unwrap();
+            let _ = released.recv();
+        })
+    });
+    begun.recv().unwrap();
+    assert!(!runtime.answers_within(second / 10));
+    drop(release);
+    assert!(hanging.join().unwrap().is_ok());
+    assert!(runtime.answers_within(20 * second));
+    let shared = Arc::clone(runtime.shared());
+    runtime.stop(|_| {}).unwrap();
+    assert!(shared.answers_within(20 * second));
 }
 
 /// The work is counted by the allocations of the calling thread.

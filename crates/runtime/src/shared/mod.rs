@@ -169,6 +169,21 @@ impl Shared {
         std::iter::from_fn(next).collect()
     }
 
+    /// Whether each worker gets to a task within `timeout`, or has ended.
+    pub(crate) fn answers_within(&self, timeout: Duration) -> bool {
+        assert_may_wait();
+        let deadline = Instant::now() + timeout;
+        let (sender, results) = mpsc::channel::<()>();
+        for inbox in &self.inboxes {
+            let sender = sender.clone();
+            inbox.post(Message::Task(Box::new(move |_: &mut dyn Tasks| drop(sender))));
+        }
+        drop(sender);
+        // Disconnected once no task is left.
+        let left = deadline.saturating_duration_since(Instant::now());
+        results.recv_timeout(left) == Err(mpsc::RecvTimeoutError::Disconnected)
+    }
+
     /// Whether writeback of a volume slows down unless it is urgent: clients read from its disk, or
     /// other programs wait for disks.
     pub(crate) fn slows_writeback(&self, volume: &Volume, now_ms: u64) -> bool {
