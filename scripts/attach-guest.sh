@@ -276,13 +276,14 @@ forebay detach other --force || give_up "cannot remove a device that waits"
 
 # slow_disk: requests that take longer than the kernel waits before it examines them. None fails, no
 # connection is replaced while the server is alive, and one that was in flight when it was killed is
-# repeated.
+# repeated. The server has a TCP port only.
 slow_disk() {
-  say "a disk whose requests take 5 seconds"
+  say "a disk whose requests take 5 seconds, over TCP"
+  ifconfig lo 127.0.0.1 up
   truncate -s 64M /tmp/slow.img
   serve_slow() {
     forebay serve --keeper no --volume "slow=delay(read=5s,write=5s):/tmp/slow.img,mode=bypass" \
-      --nbd unix:/tmp/slow.sock --memory 64MiB --state /tmp/slow >>/tmp/server.log 2>&1 &
+      --nbd tcp:127.0.0.1:10809 --memory 64MiB --state /tmp/slow >>/tmp/server.log 2>&1 &
     keeper=$!
   }
   serve_slow
