@@ -211,6 +211,12 @@ wait_for_load
 touch /tmp/stop
 for pid in $writers; do wait "$pid" || give_up "a writer has failed"; done
 [ ! -e /tmp/failed ] || give_up "a request failed"
+# Each file is still what was written last: no write of an ended server came later.
+for sums in /tmp/sums.*; do
+  read -r sum _ file <"$sums"
+  dd if="$file" of=/tmp/copy bs=64k iflag=direct 2>/dev/null || give_up "cannot read $file"
+  [ "$(sha256sum </tmp/copy | cut -d' ' -f1)" = "$sum" ] || give_up "$file is older than it was"
+done
 if dmesg | grep -E "I/O error|Remounting|shut down|corrupt"; then give_up "kernel errors"; fi
 
 say "unmounting, detaching, and reading the images"

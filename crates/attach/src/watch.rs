@@ -136,3 +136,73 @@ fn stay_in_memory() {
         say(&format!("cannot lock memory: {}", io::Error::last_os_error()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::KernelDevice;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    /// What a device has been asked for, and the states that it is in, one for each question.
+    #[derive(Default)]
+    struct Script {
+        states: Vec<DeviceState>,
+        gives: usize,
+        is_removed: bool,
+    }
+
+    struct ScriptedDevice(Rc<RefCell<Script>>);
+
+    impl BlockDevice for ScriptedDevice {
+        fn state(&mut self) -> anyhow::Result<DeviceState> {
+            Ok(self.0.borrow_mut().states.remove(0))
+        }
+
+        fn wait(&mut self, _time: Duration) {}
+
+        fn adopt(&mut self, _client: &BlockingClient) -> anyhow::Result<()> {
+            Ok(())
+        }
+
+        fn give(&mut self, _client: &BlockingClient) -> anyhow::Result<u32> {
+            self.0.borrow_mut().gives += 1;
+            Ok(1)
+        }
+
+        fn remove(&mut self) -> anyhow::Result<()> {
+            self.0.borrow_mut().is_removed = true;
+            Ok(())
+        }
+    }
+
+    /// Recovers a device without a server, in these states.
+    fn recover(states: &[DeviceState], limit: Option<Duration>) -> Rc<RefCell<Script>> {
+        let script = Rc::new(RefCell::new(Script { states: states.to_vec(), ..Script::default() }));
+        let socket = std::path::PathBuf::from("/nowhere/control.sock");
+        let attached = AttachedVolume {
+            volume: "disk".into(),
+            device: KernelDevice::Ublk(0),
+            socket: socket.clone(),
+            disk: ("memory".into(), 512),
+        };
+        let client = BlockingClient::new(socket).unwrap();
+        let device = Box::new(ScriptedDevice(Rc::clone(&script)));
+        DeviceWatcher::new(device, client, attached, limit).recover().unwrap();
+        script
+    }
+
+    #[test]
+    fn a_device_is_given_to_no_server_that_does_not_answer_and_removed_at_the_limit() {
+        let script = recover(&[DeviceState::Waiting], Some(Duration::ZERO));
+        assert!(script.borrow().is_removed);
+        assert_eq!(script.borrow().gives, 0);
+    }
+
+    #[test]
+    fn a_device_that_is_removed_while_it_waits_is_left_alone() {
+        let waiting = [DeviceState::Waiting, DeviceState::Waiting, DeviceState::Gone];
+        let script = recover(&waiting, None);
+        assert!(!script.borrow().is_removed && script.borrow().states.is_empty());
+    }
+}
