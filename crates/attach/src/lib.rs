@@ -206,8 +206,7 @@ fn attach_in_background(arguments: &AttachArguments, socket: &Path) -> anyhow::R
     let until = std::time::Instant::now() + BACKGROUND_TIME;
     loop {
         if let Some(attached) = record::find(volume)?.filter(AttachedVolume::has_link) {
-            let (link, device, kind) = (attached.link(), attached.device(), attached.kind());
-            return print(&format!("{} is {} ({kind})\n", link.display(), device.display()));
+            return print(&format!("{}\n", attached.named()));
         }
         if let Some(status) = process.try_wait()? {
             let text = std::fs::read_to_string(&log).unwrap_or_default();

@@ -123,6 +123,11 @@ impl AttachedVolume {
         Path::new(LINKS).join(&self.volume)
     }
 
+    /// Its names and its driver, in a sentence.
+    pub(crate) fn named(&self) -> String {
+        format!("{} is {} ({})", self.link().display(), self.device().display(), self.kind())
+    }
+
     /// Whether the stable name is that of this device. udev may have given it.
     pub(crate) fn has_link(&self) -> bool {
         std::fs::canonicalize(self.link()).is_ok_and(|device| device == self.device())

@@ -43,6 +43,7 @@ impl DeviceWatcher {
     pub(crate) fn run(&mut self) -> anyhow::Result<()> {
         stay_in_memory();
         let device = self.attached.device();
+        say(&self.attached.named());
         loop {
             self.device.wait(INTERVAL);
             match self.device.state()? {

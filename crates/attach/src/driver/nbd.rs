@@ -247,8 +247,9 @@ impl BlockDevice for NbdDevice {
             None if self.ended.is_none() => return Ok(self.state_elsewhere()),
             None => {}
         }
-        // A device that was disconnected may be open still.
-        let is_there = self.take_requests_back()?;
+        // A device that was disconnected may be open still. After another error, as for lack of
+        // memory, the watcher has to go on: only it can end the wait.
+        let is_there = self.take_requests_back().unwrap_or(true);
         Ok(if is_there { DeviceState::Waiting } else { DeviceState::Gone })
     }
 
