@@ -32,8 +32,12 @@ mkdir -p /dev/shm /run /mnt/ext4 /mnt/xfs
 mount -t tmpfs tmpfs /tmp
 say "Linux $(uname -r)"
 # The first one has the checksums of the file systems, which do not declare it as a dependency.
-for module in crc32c_generic ublk_drv ext4 xfs; do modprobe "$module"; done
+for module in crc32c_generic ext4 xfs; do modprobe "$module"; done
 rounds=$(setting rounds)
+driver=$(setting driver)
+# The second device and those after it are made by the kernel as they are needed.
+mkdir -p /etc/modprobe.d
+echo "options nbd nbds_max=1" >/etc/modprobe.d/nbd.conf
 
 for name in ext4 xfs; do truncate -s 400M "/tmp/$name.img"; done
 serve() {
@@ -59,29 +63,45 @@ wait_for_other() {
 
 serve
 wait_for_other 0
-if forebay attach nothing --state /tmp/state 2>/tmp/error; then give_up "no such volume"; fi
-say "refused: $(cat /tmp/error)"
+# refused COMMAND...: the command fails, with an error.
+refused() {
+  if "$@" 2>/tmp/error; then give_up "not refused: $*"; fi
+  say "refused: $(cat /tmp/error)"
+}
+refused forebay attach nothing --state /tmp/state
+# The attach loads the driver that it needs.
+modules=$(echo /lib/modules/*/kernel/drivers)
+mv "$modules/block" /tmp/block
+refused forebay attach ext4 --state /tmp/state
+grep -q "ublk.*nbd" /tmp/error || give_up "not both drivers are named"
+mv /tmp/block "$modules/block"
+if [ "$driver" = nbd ]; then
+  refused forebay attach ext4 --as ublk --state /tmp/state
+  refused forebay attach ext4 --queues 2 --state /tmp/state
+  grep -q "one queue" /tmp/error || give_up "the wrong error"
+fi
 for name in ext4 xfs; do
   forebay attach "$name" --state /tmp/state || give_up "cannot attach $name"
 done
-if forebay attach ext4 --state /tmp/state 2>/tmp/error; then give_up "it is attached already"; fi
-say "refused: $(cat /tmp/error)"
+refused forebay attach ext4 --state /tmp/state
 forebay devices
+forebay devices --json | grep -q "\"driver\": \"$driver\"" || give_up "another driver is used"
 [ "$(blockdev --getsize64 /dev/forebay/ext4)" = 419430400 ] || give_up "the size is wrong"
 
 mkfs.ext4 -q -F /dev/forebay/ext4 || give_up "mkfs.ext4 failed"
 mkfs.xfs -q -f /dev/forebay/xfs || give_up "mkfs.xfs failed"
 mount -t ext4 /dev/forebay/ext4 /mnt/ext4
 mount -t xfs /dev/forebay/xfs /mnt/xfs
-if forebay detach ext4 2>/tmp/error; then give_up "it is mounted"; fi
-say "refused: $(cat /tmp/error)"
+refused forebay detach ext4
 
 # A writer writes files of random content, and reads each back past the kernel's cache. The checksum
 # is taken before the file is written.
 writer() {
   number=0
+  longest=0
   while [ ! -e /tmp/stop ]; do
     number=$((number + 1))
+    begun=$(hundredths)
     head -c $((4096 * (1 + number % 60))) /dev/urandom >"/tmp/source.$2"
     sum=$(sha256sum <"/tmp/source.$2")
     file="/mnt/$1/file.$2.$((number % 40))"
@@ -96,8 +116,12 @@ writer() {
     fi
     echo "$sum $file" >"/tmp/sums.$2.$((number % 40))"
     echo "$number" >"/tmp/count.$2"
+    took=$(($(hundredths) - begun))
+    [ "$took" -le "$longest" ] || { longest=$took && echo "$took" >"/tmp/longest.$2"; }
   done
 }
+# hundredths: the time since the boot, in hundredths of a second.
+hundredths() { sed 's/^\([0-9]*\)\.\([0-9]*\) .*/\1\2/' /proc/uptime; }
 count() { cat /tmp/count.* 2>/dev/null | awk '{ all += $1 } END { print all + 0 }'; }
 # wait_for_load: some files are written and read after this.
 wait_for_load() {
@@ -134,15 +158,50 @@ while [ "$round" -lt "$rounds" ]; do
   say "round $round: upgraded, $(count) files so far"
 done
 
+# kill_watcher NAME: the process that gives the volume's device to the next server.
+kill_watcher() {
+  watcher=
+  for process in /proc/[0-9]*; do
+    if tr '\000' ' ' 2>/dev/null <"$process/cmdline" | grep -q "attach --foreground $1"; then
+      watcher=${process#/proc/}
+    fi
+  done
+  kill -9 "$watcher" || give_up "there is no watcher"
+}
+# wait_for_line NUMBER: the log of a device has so many lines of a server.
+wait_for_line() {
+  tries=0
+  until [ "$(grep -c "served again" "/run/forebay-devices/$2.log")" -ge "$1" ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 600 ] || give_up "$2 is not served again"
+    sleep 0.1
+  done
+}
+grep -h "served again" /run/forebay-devices/*.log | sed 's/^/guest: /'
+say "the longest writes took, in hundredths of a second: $(cat /tmp/longest.* | tr '\n' ' ')"
+
+say "killing the watcher of a device, whose server goes on"
+kill_watcher ext4
+sleep 1
+forebay devices | grep -q 'ext4.*live, not watched' || { forebay devices; give_up "not seen"; }
+forebay attach ext4 --state /tmp/state || give_up "cannot continue to attach"
+# The log begins anew. A connection has to be replaced, so that its end is seen; a ublk device not.
+[ "$driver" = ublk ] || wait_for_line 1 ext4
+wait_for_load
+if [ "$driver" = nbd ]; then
+  say "disconnecting the clients, whose server goes on"
+  lines=$(grep -c "served again" /run/forebay-devices/ext4.log)
+  for id in $(forebay clients --json --state /tmp/state | sed -n 's/^ *"id": \([0-9]*\),$/\1/p')
+  do
+    forebay clients disconnect "$id" --state /tmp/state
+  done
+  wait_for_line $((lines + 1)) ext4
+  wait_for_load
+fi
+
 # The process that gives the device to the next server may end, too.
 say "killing the watcher of a device, and the server"
-watcher=
-for process in /proc/[0-9]*; do
-  if tr '\000' ' ' 2>/dev/null <"$process/cmdline" | grep -q 'attach --foreground ext4'; then
-    watcher=${process#/proc/}
-  fi
-done
-kill -9 "$watcher" || give_up "there is no watcher"
+kill_watcher ext4
 old=$(pid)
 kill -9 "$old"
 wait_for_other "$old"
@@ -152,7 +211,12 @@ wait_for_load
 touch /tmp/stop
 for pid in $writers; do wait "$pid" || give_up "a writer has failed"; done
 [ ! -e /tmp/failed ] || give_up "a request failed"
-grep -h "served again" /run/forebay-devices/*.log | sed 's/^/guest: /'
+# Each file is still what was written last: no write of an ended server came later.
+for sums in /tmp/sums.*; do
+  read -r sum _ file <"$sums"
+  dd if="$file" of=/tmp/copy bs=64k iflag=direct 2>/dev/null || give_up "cannot read $file"
+  [ "$(sha256sum </tmp/copy | cut -d' ' -f1)" = "$sum" ] || give_up "$file is older than it was"
+done
 if dmesg | grep -E "I/O error|Remounting|shut down|corrupt"; then give_up "kernel errors"; fi
 
 say "unmounting, detaching, and reading the images"
@@ -193,8 +257,7 @@ dd if=/dev/forebay/other of=/tmp/copy bs=1M count=8 iflag=direct 2>/tmp/dd.other
 reader=$!
 sleep 3
 forebay devices | grep -q 'other.*waiting' || { forebay devices; give_up "no device waits"; }
-if forebay detach other 2>/tmp/error; then give_up "no server serves it"; fi
-say "refused: $(cat /tmp/error)"
+refused forebay detach other
 # A server with another disk of that name does not get the device.
 sed 's/other.img/wrong.img/' /init | sed -n '/^serve_other() {/,/^}/p' >/tmp/wrong.sh
 truncate -s 32M /tmp/wrong.img
@@ -217,6 +280,38 @@ sleep 1
 forebay detach other --force || give_up "cannot remove a device that waits"
 [ ! -e /dev/forebay/other ] || give_up "the device is still there"
 
+# slow_disk: requests that take longer than the kernel waits before it examines them. None fails, no
+# connection is replaced while the server is alive, and one that was in flight when it was killed is
+# repeated. The server has a TCP port only.
+slow_disk() {
+  say "a disk whose requests take 5 seconds, over TCP"
+  ifconfig lo 127.0.0.1 up
+  truncate -s 64M /tmp/slow.img
+  serve_slow() {
+    forebay serve --keeper no --volume "slow=delay(read=5s,write=5s):/tmp/slow.img,mode=bypass" \
+      --nbd tcp:127.0.0.1:10809 --memory 64MiB --state /tmp/slow >>/tmp/server.log 2>&1 &
+    keeper=$!
+  }
+  serve_slow
+  forebay attach slow --wait 60 --state /tmp/slow || give_up "cannot attach a slow volume"
+  dd if=/tmp/source of=/dev/forebay/slow bs=64k count=4 oflag=direct 2>/dev/null ||
+    give_up "a slow write failed"
+  if grep "served again" /run/forebay-devices/slow.log; then give_up "it was served anew"; fi
+  dmesg | grep -c "Possible stuck request" | sed 's/^/guest: examined requests: /'
+  dd if=/tmp/source of=/dev/forebay/slow bs=64k skip=4 seek=4 count=1 oflag=direct 2>/tmp/dd.slow &
+  writer=$!
+  sleep 2
+  kill -9 "$keeper"
+  sleep 1
+  serve_slow
+  wait "$writer" || { cat /tmp/dd.slow; give_up "a write in flight failed"; }
+  grep "served again" /run/forebay-devices/slow.log | sed 's/^/guest: /'
+  dd if=/dev/forebay/slow of=/tmp/copy bs=64k count=5 iflag=direct 2>/dev/null
+  head -c 327680 /tmp/source | cmp - /tmp/copy || give_up "a slow write is lost"
+  forebay detach slow || give_up "cannot detach a slow volume"
+  kill "$keeper"
+}
+
 say "a device that gives up after two seconds without a server"
 serve_other
 tries=0
@@ -237,5 +332,6 @@ while [ -e /dev/forebay/other ]; do
   sleep 0.1
 done
 grep 'no server for' /run/forebay-devices/other.log | sed 's/^/guest: /'
+[ "$driver" = ublk ] || slow_disk
 say "$(count) files were written and read back"
 say "all passed"

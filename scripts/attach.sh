@@ -3,10 +3,11 @@
 # block devices, with a file system on each. Under load, the server is killed and upgraded again and
 # again: no request may fail, and nothing may be lost. The guest has no disk and no network.
 #
-#   scripts/attach.sh [ROUNDS]
+#   scripts/attach.sh [ROUNDS [ublk|nbd]]
 #
-# ROUNDS kills and as many upgrades (5). FOREBAY selects another program than the release build. The
-# emulated guest takes some minutes; scripts/guest.sh has further settings.
+# ROUNDS kills and as many upgrades (5), over the kernel's driver ublk or its NBD client. FOREBAY
+# selects another program than the release build. The emulated guest takes some minutes;
+# scripts/guest.sh has further settings.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -15,6 +16,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/guest.sh
 
 rounds=${1:-5}
+driver=${2:-ublk}
 forebay=${FOREBAY:-$(target_dir)/release/forebay}
 timeout_seconds=$((900 + 120 * rounds))
 [[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
@@ -32,7 +34,12 @@ pack() {
   for program in mkfs.ext4 e2fsck mkfs.xfs xfs_repair; do add_program "$program"; done
   # The one of busybox changes no user.
   add_program setpriv set-user
-  add_modules crc32c_generic ublk_drv ext4 xfs
+  case $driver in
+    # Both, of which the program has to choose this one.
+    ublk) add_modules crc32c_generic ext4 xfs nbd ublk_drv ;;
+    nbd) add_modules crc32c_generic ext4 xfs nbd ;;
+    *) fail "no driver $driver: ublk or nbd" ;;
+  esac
   end_guest
 }
 
@@ -41,8 +48,8 @@ boot() {
   qemu_command
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
   timeout "$timeout_seconds" "${command[@]}" -nographic -nic none \
-    -append "$kernel_options forebay_rounds=$rounds" </dev/null 2>&1 | tr -d '\r' |
-    tee "$dir/console"
+    -append "$kernel_options forebay_rounds=$rounds forebay_driver=$driver" </dev/null 2>&1 |
+    tr -d '\r' | tee "$dir/console"
 }
 
 fetch_kernel

@@ -153,7 +153,7 @@ if [[ ! -e /packages/installed ]]; then
   exit
 fi
 within 120 "mounted at boot" mountpoint -q /srv
-[[ $(findmnt -no SOURCE /srv) == /dev/ublkb* ]]
+[[ $(findmnt -no SOURCE /srv) == /dev/@(ublkb|nbd)* ]]
 serves first
 write &
 writer=$!
@@ -168,6 +168,6 @@ systemctl stop srv.mount
 refuse_loss
 remove
 # The disk that refuses writes has the other device.
-if dmesg | grep -E 'I/O error, dev ublkb0|Remounting'; then exit 1; fi
+if dmesg | grep -E 'I/O error, dev (ublkb|nbd)0|Remounting'; then exit 1; fi
 say "all passed"
 systemctl poweroff --force --force

@@ -92,7 +92,7 @@ grep -q '^CapEff:\s*0*1000000$' "/proc/$(server)/status"
 say "runs as its own user, with one capability"
 
 within 120 "mounted at boot" mountpoint -q /srv
-[[ $(findmnt -no SOURCE /srv) == /dev/ublkb* ]]
+[[ $(findmnt -no SOURCE /srv) == /dev/@(ublkb|nbd)* ]]
 forebay devices | grep -q 'mounted.*live'
 # write: files on the block device, until there is /tmp/stop. An error ends it.
 write() {

@@ -9,7 +9,9 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
-for module in crc32c_generic virtio_pci virtio_blk ext4 ublk_drv; do modprobe "$module"; done
+for module in crc32c_generic virtio_pci virtio_blk ext4; do modprobe "$module"; done
+# The guest has one of the two.
+modprobe -q ublk_drv || modprobe nbd
 mount -t ext4 /dev/vda /mnt
 mount --move /dev /mnt/dev
 umount /proc /sys

@@ -9,6 +9,8 @@
 # With two packages of different versions, the guest installs the old one instead, boots with it,
 # and upgrades to the new one and removes it under load: see scripts/package-guest.sh.
 #
+# SERVICE_DRIVER=nbd gives the guest the NBD client of the kernel instead of ublk.
+#
 # Needs root, for debootstrap. SERVICE_SUITE=trixie selects Debian 13, whose systemd 257 keeps the
 # pool itself. FOREBAY selects another program than the release build, SERVICE_CACHE a directory
 # that keeps the system between runs, and DEBIAN_MIRROR where its packages are fetched. The emulated
@@ -20,6 +22,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/guest.sh
 . scripts/guest.sh
 
+driver=${SERVICE_DRIVER:-ublk_drv}
 forebay=${FOREBAY:-$(target_dir)/release/forebay}
 suite=${SERVICE_SUITE:-bookworm}
 # A system that has had the service is none for the packages.
@@ -124,7 +127,7 @@ pack() {
   truncate -s 64M "$dir/first.img" "$dir/second.img" "$dir/mounted.img"
   mkfs.ext4 -q "$dir/mounted.img"
   begin_guest scripts/service-init.sh
-  add_modules crc32c_generic virtio_pci virtio_blk ext4 ublk_drv
+  add_modules crc32c_generic virtio_pci virtio_blk ext4 "$driver"
   end_guest
 }
 

@@ -46,3 +46,38 @@ pub struct ServedDevice {
     /// Whether discards reach its disk.
     pub can_discard: bool,
 }
+
+/// A block device of the kernel's NBD client that is about to be connected to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConnectDevice {
+    /// The device's last connection, if it has had one. While requests of it are in flight, the
+    /// server refuses another one: one of them would be carried out after its repetition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<DeviceConnection>,
+}
+
+/// A connection of a client to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct DeviceConnection {
+    /// The server, as [`ConnectedDevice::instance`].
+    pub instance: u64,
+    /// The client's number in the list of that server's clients.
+    pub client: u64,
+}
+
+/// Where a block device of the kernel's NBD client is connected.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ConnectedDevice {
+    /// What the kernel has to know of the volume.
+    pub device: ServedDevice,
+    /// Identifies this run of the server, as its process may not: a container has few.
+    pub instance: u64,
+    /// The path of the server's Unix socket; none if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix: Option<String>,
+    /// The server's TCP address as this machine reaches it; none if it has a Unix socket.
+    #[schema(example = "127.0.0.1:10809")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<String>,
+}

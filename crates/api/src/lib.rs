@@ -57,7 +57,9 @@ pub use cache_ratio::CacheRatio;
 pub use client::{Client, ClientError};
 pub use connected::{ConnectedClient, ConnectedClients};
 pub use curve::{CurvePoint, CurveStatus, MemoryAdvice, MemoryOutlook};
-pub use device::{ServeDevice, ServedDevice, VolumeSize};
+pub use device::{
+    ConnectDevice, ConnectedDevice, DeviceConnection, ServeDevice, ServedDevice, VolumeSize,
+};
 pub use division::{PoolDivision, VolumePart};
 pub use error::{ErrorBody, ErrorKind, Problem};
 pub use gather::{GatherSource, GatherStatus};

@@ -28,6 +28,8 @@ pub const VOLUME_FLUSH: &str = "/v1/volumes/{name}/flush";
 pub const VOLUME_SAVE: &str = "/v1/volumes/{name}/save";
 /// `POST`: serve a volume on a block device that the kernel has made for it.
 pub const VOLUME_DEVICE: &str = "/v1/volumes/{name}/device";
+/// `POST`: where the kernel's NBD client connects a block device to a volume.
+pub const VOLUME_NBD_DEVICE: &str = "/v1/volumes/{name}/nbd-device";
 /// `POST`: give up what a volume's disk does not take, and remove the volume.
 pub const VOLUME_DISCARD: &str = "/v1/volumes/{name}/discard";
 /// `POST`: trust a disk again after it failed a flush.

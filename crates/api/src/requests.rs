@@ -1,10 +1,10 @@
 //! The requests of both clients, each once.
 
 use crate::{
-    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, BlockingClient, Client, ConnectedClient,
-    ConnectedClients, DiscardRequest, Discarded, DrillReport, History, Memory, PinRequest,
-    Progress, ServeDevice, ServedDevice, ServerSettings, SlowRequests, Statistics,
-    StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeSize, VolumeStatus,
+    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, BlockingClient, Client, ConnectDevice,
+    ConnectedClient, ConnectedClients, ConnectedDevice, DiscardRequest, Discarded, DrillReport,
+    History, Memory, PinRequest, Progress, ServeDevice, ServedDevice, ServerSettings, SlowRequests,
+    Statistics, StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeSize, VolumeStatus,
     client::{ClientResult, DRILL_TIME_MAX},
     paths,
 };
@@ -120,6 +120,16 @@ requests! {
     /// Serves a volume on a block device that the kernel has made for it.
     fn serve_device(&self, name: &str, request: &ServeDevice) -> ClientResult<ServedDevice> {
         let path = paths::of_volume(paths::VOLUME_DEVICE, name);
+        self.request(Method::POST, &path, Some(request)).await
+    }
+
+    /// Prepares a volume for a block device of the kernel's NBD client.
+    fn connect_device(
+        &self,
+        name: &str,
+        request: &ConnectDevice,
+    ) -> ClientResult<ConnectedDevice> {
+        let path = paths::of_volume(paths::VOLUME_NBD_DEVICE, name);
         self.request(Method::POST, &path, Some(request)).await
     }
 

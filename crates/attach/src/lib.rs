@@ -1,12 +1,14 @@
 //! `forebay attach`: volumes as block devices of this machine.
 //!
-//! The kernel's ublk driver makes a device; a running server serves it (`forebay-frontend-ublk`).
-//! Making, starting and recovering devices takes CAP_SYS_ADMIN, which a server does not need, so
-//! this is done by a process of its own: the *watcher*. It holds no data. When the server ends, for
-//! whatever reason, the device's requests wait, and the watcher gives the device to the next server
-//! that answers at the same control socket. If the watcher ends, the device stays, and the next
-//! `forebay attach` of the volume continues.
+//! A driver of the kernel makes a device, and a running server serves it: ublk, whose queues are
+//! in memory that the server shares (`forebay-frontend-ublk`), or the NBD client, over a connection
+//! to the server's listener. Making devices and giving them to another server takes CAP_SYS_ADMIN,
+//! which a server does not need, so this is done by a process of its own: the *watcher*. It holds
+//! no data. When the server ends, for whatever reason, the device's requests wait, and the watcher
+//! gives the device to the next server that answers at the same control socket. If the watcher
+//! ends, the device stays, and the next `forebay attach` of the volume continues.
 
+mod device;
 mod driver;
 mod record;
 mod usage;
@@ -14,10 +16,10 @@ mod watch;
 
 use anyhow::{Context, Error};
 use clap::Args;
-use driver::UblkDriver;
+use device::{BlockDevice, DevicePlan, DeviceState};
 use forebay_api::BlockingClient;
 use forebay_terminal::{columns, print, print_json, with_remedy};
-use forebay_ublk::control::{DeviceInfo, DeviceState};
+pub use record::DeviceKind;
 use record::{AttachRecord, AttachedVolume};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -31,12 +33,15 @@ pub struct AttachArguments {
     /// The volume's name
     #[arg(value_name = "VOLUME")]
     pub volume: String,
-    /// Queues of the device, at most 64 [default: the number of processors, at most 8]
+    /// The driver of the kernel [default: ublk, or nbd on a kernel without it]
+    #[arg(long = "as", value_name = "DRIVER")]
+    pub kind: Option<DeviceKind>,
+    /// Queues of a ublk device, at most 64 [default: the number of processors, at most 8]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub queues: Option<u16>,
-    /// Requests in flight of each queue
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub depth: u16,
+    /// Requests in flight of each queue of a ublk device [default: 128]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub depth: Option<u16>,
     /// Fail the requests and remove the device if no server has served it for this long, in
     /// seconds [default: they wait as long as it takes]
     #[arg(long, value_name = "SECONDS")]
@@ -62,12 +67,6 @@ pub struct DetachArguments {
     #[arg(long)]
     pub force: bool,
 }
-
-/// Bytes of the longest request of a device.
-const REQUEST_BYTES_MAX: u32 = 1 << 20;
-
-/// The most queues of a device by default.
-const QUEUES_AUTO_MAX: usize = 8;
 
 /// Time between two questions to a server that may not serve the volume yet.
 const SERVER_POLL: Duration = Duration::from_millis(200);
@@ -97,14 +96,16 @@ pub fn attach(
         let message = format!("volume '{volume}' is attached already");
         return Err(with_remedy(Error::msg(message), "see its device with `forebay devices`"));
     };
-    let mut driver = UblkDriver::open()?;
     let socket = &canonical(socket);
-    let attached = match find_left(&mut driver, &mut record, socket)? {
-        Some(left) => left,
-        None => make_device(&mut driver, &client, arguments, socket, &mut record)?,
-    };
     let limit = arguments.give_up_after.map(Duration::from_secs);
-    let mut watcher = DeviceWatcher::new(driver, client, attached, limit);
+    let (device, attached) = match find_left(&mut record, arguments, socket)? {
+        Some((mut device, attached)) => {
+            device.adopt(&client)?;
+            (device, attached)
+        }
+        None => make_device(&client, arguments, socket, &mut record)?,
+    };
+    let mut watcher = DeviceWatcher::new(device, client, attached, limit);
     watcher.attached().make_link().context("cannot name the device")?;
     ready();
     watcher.run()?;
@@ -113,29 +114,33 @@ pub fn attach(
 
 /// The device that an earlier process has left. One that was never started is removed.
 fn find_left(
-    driver: &mut UblkDriver,
     record: &mut AttachRecord,
+    arguments: &AttachArguments,
     socket: &Path,
-) -> anyhow::Result<Option<AttachedVolume>> {
+) -> anyhow::Result<Option<(Box<dyn BlockDevice>, AttachedVolume)>> {
     let Some(left) = record.read() else { return Ok(None) };
-    match driver.info(left.ublk).map(|info| info.state()) {
-        Err(_) => Ok(None),
-        Ok(DeviceState::Dead) => {
-            driver.remove(left.ublk).context("cannot remove a device that was never started")?;
-            Ok(None)
+    let mut device = driver::open(&left, arguments.give_up_after.map(Duration::from_secs))?;
+    match device.state()? {
+        DeviceState::Gone => return Ok(None),
+        DeviceState::Stopped => {
+            device.remove().context("cannot remove a device that was never started")?;
+            return Ok(None);
         }
-        Ok(_) if left.socket == socket => Ok(Some(left)),
-        Ok(_) => {
-            let (device, other) = (left.device(), left.socket);
-            let message = format!(
-                "{} is the device of volume '{}' of another server, at {}",
-                device.display(),
-                left.volume,
-                other.display()
-            );
-            Err(with_remedy(Error::msg(message), "name its state directory with --state"))
-        }
+        DeviceState::Live(_) | DeviceState::Waiting | DeviceState::Changing => {}
     }
+    let name = left.device().display().to_string();
+    let message = if left.socket != socket {
+        let (volume, other) = (&left.volume, left.socket.display());
+        let message =
+            format!("{name} is the device of volume '{volume}' of another server, at {other}");
+        (message, "name its state directory with --state")
+    } else if arguments.kind.is_some_and(|kind| kind != left.kind()) {
+        let message = format!("volume '{}' is attached already, as {name}", left.volume);
+        (message, "omit --as to continue, or detach it first")
+    } else {
+        return Ok(Some((device, left)));
+    };
+    Err(with_remedy(Error::msg(message.0), message.1))
 }
 
 /// A control socket by one of its names: the state directory may be a link.
@@ -149,31 +154,21 @@ fn canonical(socket: &Path) -> PathBuf {
 
 /// Makes and starts a device, and records it.
 fn make_device(
-    driver: &mut UblkDriver,
     client: &BlockingClient,
     arguments: &AttachArguments,
     socket: &Path,
     record: &mut AttachRecord,
-) -> anyhow::Result<AttachedVolume> {
-    let volume = &arguments.volume;
-    let status = client.volume(volume)?;
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let queues = arguments.queues.unwrap_or(processors.min(QUEUES_AUTO_MAX) as u16);
-    let info = driver
-        .add(DeviceInfo::new(queues, arguments.depth, REQUEST_BYTES_MAX))
-        .context("the ublk driver makes no device")?;
-    let (socket, volume) = (socket.to_owned(), volume.clone());
-    let disk = (status.backing, status.size_bytes);
-    let attached = AttachedVolume { volume, ublk: info.device, socket, disk };
-    let started = record.write(&attached).map_err(Error::new);
-    let started = started.and_then(|()| watch::start(driver, client, &attached));
-    if let Err(error) = started {
-        // Nothing has used the device.
-        let _ = driver.remove(attached.ublk);
-        let _ = record.clear();
-        return Err(error);
-    }
-    Ok(attached)
+) -> anyhow::Result<(Box<dyn BlockDevice>, AttachedVolume)> {
+    let status = client.volume(&arguments.volume)?;
+    let plan = DevicePlan {
+        volume: arguments.volume.clone(),
+        socket: socket.to_owned(),
+        disk: (status.backing, status.size_bytes),
+        queues: arguments.queues,
+        depth: arguments.depth,
+        limit: arguments.give_up_after.map(Duration::from_secs),
+    };
+    driver::make(driver::choose(arguments.kind)?, client, &plan, record)
 }
 
 /// Leaves a process in the background that keeps the device served, once the device can be used.
@@ -182,9 +177,10 @@ fn attach_in_background(arguments: &AttachArguments, socket: &Path) -> anyhow::R
     let state = socket.parent().context("the control socket is in the state directory")?;
     // Before there is a process whose errors would be in a file only.
     wait_for_volume(&connect(socket)?, arguments)?;
-    UblkDriver::open()?;
-    if let Some(record) = AttachRecord::lock(volume)? {
-        drop(record);
+    if let Some(mut record) = AttachRecord::lock(volume)? {
+        if record.read().is_none() {
+            driver::choose(arguments.kind)?;
+        }
     } else {
         let message = format!("volume '{volume}' is attached already");
         return Err(with_remedy(Error::msg(message), "see its device with `forebay devices`"));
@@ -193,12 +189,16 @@ fn attach_in_background(arguments: &AttachArguments, socket: &Path) -> anyhow::R
     let output = std::fs::File::create(&log).context("cannot create the log of the device")?;
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
     command.args(["attach", "--foreground", volume, "--state"]).arg(state);
-    command.args(["--depth", &arguments.depth.to_string()]);
-    if let Some(queues) = arguments.queues {
-        command.args(["--queues", &queues.to_string()]);
-    }
-    if let Some(seconds) = arguments.give_up_after {
-        command.args(["--give-up-after", &seconds.to_string()]);
+    let given = [
+        ("--as", arguments.kind.map(|kind| kind.to_string())),
+        ("--depth", arguments.depth.map(|depth| depth.to_string())),
+        ("--queues", arguments.queues.map(|queues| queues.to_string())),
+        ("--give-up-after", arguments.give_up_after.map(|seconds| seconds.to_string())),
+    ];
+    for (option, value) in given {
+        if let Some(value) = value {
+            command.args([option, &value]);
+        }
     }
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
     watch::leave_session(&mut command);
@@ -206,8 +206,7 @@ fn attach_in_background(arguments: &AttachArguments, socket: &Path) -> anyhow::R
     let until = std::time::Instant::now() + BACKGROUND_TIME;
     loop {
         if let Some(attached) = record::find(volume)?.filter(AttachedVolume::has_link) {
-            let (link, device) = (attached.link(), attached.device());
-            return print(&format!("{} is {}\n", link.display(), device.display()));
+            return print(&format!("{}\n", attached.named()));
         }
         if let Some(status) = process.try_wait()? {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
@@ -242,28 +241,36 @@ pub fn detach(arguments: &DetachArguments) -> anyhow::Result<()> {
     if all.is_empty() {
         return Ok(());
     }
-    let mut driver = UblkDriver::open()?;
+    let mut devices = Vec::new();
     for attached in &all {
-        check_detachable(&mut driver, attached, arguments.force)?;
+        let mut device = driver::open(attached, None)?;
+        check_detachable(&mut *device, attached, arguments.force)?;
+        devices.push(device);
     }
     // All before the first is removed: a server may refuse a flush.
     if !arguments.force {
-        for attached in &all {
-            flush_if_there(&mut driver, attached)?;
+        for (attached, device) in all.iter().zip(&mut devices) {
+            if device.state()? != DeviceState::Gone {
+                usage::flush(attached)?;
+            }
         }
     }
-    all.iter().try_for_each(|attached| detach_unused(&mut driver, attached))
+    let both = all.iter().zip(&mut devices);
+    both.into_iter().try_for_each(|(attached, device)| detach_unused(&mut **device, attached))
 }
 
 /// Refuses a device that is in use, or whose requests wait for a server.
 fn check_detachable(
-    driver: &mut UblkDriver,
+    device: &mut dyn BlockDevice,
     attached: &AttachedVolume,
     force: bool,
 ) -> anyhow::Result<()> {
-    let Ok(info) = driver.info(attached.ublk) else { return Ok(()) };
+    let state = device.state()?;
+    if state == DeviceState::Gone {
+        return Ok(());
+    }
     usage::check_unused(attached)?;
-    if info.state() != DeviceState::Live && !force {
+    if !matches!(state, DeviceState::Live(_)) && !force {
         let message =
             format!("no server serves volume '{}': its device waits for one", attached.volume);
         let remedy = "start the server, or use --force to fail the requests that wait";
@@ -272,17 +279,12 @@ fn check_detachable(
     Ok(())
 }
 
-/// Flushes a device, if the kernel has it.
-fn flush_if_there(driver: &mut UblkDriver, attached: &AttachedVolume) -> anyhow::Result<()> {
-    if driver.info(attached.ublk).is_ok() { usage::flush(attached) } else { Ok(()) }
-}
-
 /// Removes a device that has passed [`check_detachable`].
-fn detach_unused(driver: &mut UblkDriver, attached: &AttachedVolume) -> anyhow::Result<()> {
-    let is_there = driver.info(attached.ublk).is_ok();
+fn detach_unused(device: &mut dyn BlockDevice, attached: &AttachedVolume) -> anyhow::Result<()> {
+    let is_there = device.state()? != DeviceState::Gone;
     let link = attached.remove_link();
     if is_there {
-        driver.remove(attached.ublk).context("the ublk driver does not remove the device")?;
+        device.remove()?;
     }
     link.context("cannot remove the name of the device")?;
     // The process that watches the device sees that it is gone, and removes the record. Without
@@ -299,12 +301,14 @@ struct ShownDevice<'a> {
     volume: &'a str,
     device: String,
     name: String,
+    /// The driver of the kernel: `ublk` or `nbd`.
+    driver: String,
     /// `live`, `waiting` for a server, or `gone`.
     state: &'static str,
     /// Whether a process gives the device to the next server.
     watched: bool,
     /// The process that serves it.
-    pid: Option<i32>,
+    pid: Option<u32>,
 }
 
 /// Prints the name of the volume whose block device has this name of the kernel, for udev.
@@ -328,19 +332,20 @@ pub fn name_of(device: &str) -> anyhow::Result<()> {
 /// When the records cannot be read, or nothing printed.
 pub fn devices(json: bool) -> anyhow::Result<()> {
     let all = record::all()?;
-    let mut driver = if all.is_empty() { None } else { UblkDriver::open().ok() };
     let mut shown = Vec::new();
     for attached in &all {
         let watched = record::is_kept(&attached.volume);
-        let info = driver.as_mut().and_then(|driver| driver.info(attached.ublk).ok());
-        let (state, pid) = match info {
-            Some(info) if info.state() == DeviceState::Live => ("live", Some(info.process)),
-            Some(_) => ("waiting", None),
-            None => ("gone", None),
+        // Without the right to open the driver, nothing is known of the device.
+        let state = driver::open(attached, None).and_then(|mut device| device.state());
+        let (state, pid) = match state {
+            Ok(DeviceState::Live(pid)) => ("live", Some(pid)),
+            Ok(DeviceState::Gone) | Err(_) => ("gone", None),
+            Ok(_) => ("waiting", None),
         };
         let device = attached.device().display().to_string();
         let name = attached.link().display().to_string();
-        shown.push(ShownDevice { volume: &attached.volume, device, name, state, watched, pid });
+        let (volume, driver) = (attached.volume.as_str(), attached.kind().to_string());
+        shown.push(ShownDevice { volume, device, name, driver, state, watched, pid });
     }
     if json {
         return print_json(&shown);

@@ -1,9 +1,12 @@
 //! What is known of attached volumes, as files in `/run`: the devices outlive the processes that
 //! have made them.
 
+use clap::ValueEnum;
+use forebay_api::DeviceConnection;
 use forebay_terminal::with_remedy;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::symlink;
@@ -16,16 +19,66 @@ const FOLDER: &str = "/run/forebay-devices";
 const LOCK_TRIES: u32 = 4;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
+/// The extension of the file of a connection.
+const CONNECTION: &str = "connection";
+
 /// Where devices have the names of their volumes.
 const LINKS: &str = "/dev/forebay";
+
+/// A driver of the kernel for block devices that a process serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeviceKind {
+    /// The driver ublk: Linux 6.5 or later
+    Ublk,
+    /// The NBD client: Linux 5.14 or later
+    Nbd,
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ublk => "ublk",
+            Self::Nbd => "nbd",
+        })
+    }
+}
+
+/// A device of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum KernelDevice {
+    /// The number of a ublk device.
+    Ublk(u32),
+    Nbd(NbdTerms),
+}
+
+/// A device of the NBD client, with what the kernel knows of it for as long as it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NbdTerms {
+    pub index: u32,
+    /// The transmission flags of the server.
+    pub flags: u16,
+    /// The unit of its requests.
+    pub block_bytes: u32,
+}
+
+/// The connection of a device of the NBD client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RecordedConnection {
+    /// The server's process.
+    pub pid: u32,
+    #[serde(flatten)]
+    pub connection: DeviceConnection,
+}
 
 /// An attached volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AttachedVolume {
     /// The volume's name.
     pub volume: String,
-    /// The number of its ublk device.
-    pub ublk: u32,
+    /// Its device, which a flattened record names by its driver.
+    #[serde(flatten)]
+    pub device: KernelDevice,
     /// The server's control socket.
     pub socket: PathBuf,
     /// The volume's backing store and its size in bytes. A server whose volume has others is not
@@ -36,17 +89,43 @@ pub(crate) struct AttachedVolume {
 impl AttachedVolume {
     /// Its block device.
     pub(crate) fn device(&self) -> PathBuf {
-        PathBuf::from(format!("/dev/ublkb{}", self.ublk))
+        Path::new("/dev").join(self.device_name())
     }
 
-    /// The character device that the server opens.
-    pub(crate) fn character_device(&self) -> PathBuf {
-        PathBuf::from(format!("/dev/ublkc{}", self.ublk))
+    /// The name that the kernel has given its block device.
+    pub(crate) fn device_name(&self) -> String {
+        match self.device {
+            KernelDevice::Ublk(number) => format!("ublkb{number}"),
+            KernelDevice::Nbd(terms) => format!("nbd{}", terms.index),
+        }
+    }
+
+    /// Has udev examine the device again, which names it by the record. The kernel has announced a
+    /// device of the NBD client before its number was known here, and keeps it after its end.
+    pub(crate) fn announce(&self) {
+        if let KernelDevice::Nbd(_) = self.device {
+            let event = Path::new("/sys/block").join(self.device_name()).join("uevent");
+            // Without it, only the device's name is missing for systemd.
+            let _ = std::fs::write(event, "change");
+        }
+    }
+
+    /// The driver of its device.
+    pub(crate) fn kind(&self) -> DeviceKind {
+        match self.device {
+            KernelDevice::Ublk(_) => DeviceKind::Ublk,
+            KernelDevice::Nbd(_) => DeviceKind::Nbd,
+        }
     }
 
     /// The stable name of its device.
     pub(crate) fn link(&self) -> PathBuf {
         Path::new(LINKS).join(&self.volume)
+    }
+
+    /// Its names and its driver, in a sentence.
+    pub(crate) fn named(&self) -> String {
+        format!("{} is {} ({})", self.link().display(), self.device().display(), self.kind())
     }
 
     /// Whether the stable name is that of this device. udev may have given it.
@@ -133,9 +212,29 @@ impl AttachRecord {
 
     /// Removes the record.
     pub(crate) fn remove(mut self) -> io::Result<()> {
+        let attached = self.read();
         self.clear()?;
-        remove_if_there(&self.path)
+        remove_if_there(&self.path)?;
+        remove_if_there(&self.path.with_extension(CONNECTION))?;
+        if let Some(attached) = attached {
+            attached.announce();
+        }
+        Ok(())
     }
+}
+
+/// Records the connection of a volume's device, in a file of its own that is replaced as a whole.
+pub(crate) fn write_connection(volume: &str, connection: &RecordedConnection) -> io::Result<()> {
+    let path = path_of(volume).with_extension(CONNECTION);
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, serde_json::to_string(connection)?)?;
+    std::fs::rename(&beside, &path)
+}
+
+/// The last connection of a volume's device.
+pub(crate) fn connection_of(volume: &str) -> Option<RecordedConnection> {
+    let text = std::fs::read_to_string(path_of(volume).with_extension(CONNECTION)).ok()?;
+    serde_json::from_str(&text).ok()
 }
 
 /// The attached volumes, by name.
@@ -181,4 +280,29 @@ fn path_of(volume: &str) -> PathBuf {
 fn open(path: &Path) -> io::Result<File> {
     std::fs::create_dir_all(FOLDER)?;
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_both_drivers_can_be_read_and_those_of_earlier_versions() {
+        let earlier =
+            r#"{"volume":"db","ublk":3,"socket":"/s/control.sock","disk":["/dev/b",512]}"#;
+        let ublk: AttachedVolume = serde_json::from_str(earlier).unwrap();
+        assert_eq!(ublk.device, KernelDevice::Ublk(3));
+        assert_eq!(ublk.device().to_str(), Some("/dev/ublkb3"));
+        assert_eq!(serde_json::to_string(&ublk).unwrap(), earlier);
+        let terms = NbdTerms { index: 7, flags: 5, block_bytes: 512 };
+        let nbd = AttachedVolume { device: KernelDevice::Nbd(terms), ..ublk };
+        assert_eq!(nbd.device().to_str(), Some("/dev/nbd7"));
+        let text = serde_json::to_string(&nbd).unwrap();
+        assert_eq!(serde_json::from_str::<AttachedVolume>(&text).unwrap(), nbd);
+        let connection = DeviceConnection { instance: 8, client: 9 };
+        let recorded = RecordedConnection { pid: 7, connection };
+        let text = serde_json::to_string(&recorded).unwrap();
+        assert_eq!(text, r#"{"pid":7,"instance":8,"client":9}"#);
+        assert_eq!(serde_json::from_str::<RecordedConnection>(&text).unwrap(), recorded);
+    }
 }

@@ -12,7 +12,7 @@ pub(crate) fn check_unused(attached: &AttachedVolume) -> anyhow::Result<()> {
     match rustix::fs::open(&device, flags, Mode::empty()) {
         Ok(_) => Ok(()),
         Err(rustix::io::Errno::BUSY) => {
-            let name = format!("ublkb{}", attached.ublk);
+            let name = attached.device_name();
             let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
             let places = mounts_of(&mounts, &name, &attached.link().display().to_string());
             let (by, remedy) = match places.is_empty() {

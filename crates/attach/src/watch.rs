@@ -1,12 +1,10 @@
 //! Keeps a device served: gives it to the next server when one has ended.
 
-use crate::driver::UblkDriver;
+use crate::device::{BlockDevice, DeviceState};
 use crate::record::AttachedVolume;
-use anyhow::{Context, Error, ensure};
-use forebay_api::{BlockingClient, ServeDevice, ServedDevice};
-use forebay_ublk::control::{DeviceState, DiskProperties, Parameters};
+use anyhow::{Context, ensure};
+use forebay_api::BlockingClient;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -18,52 +16,9 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const FIRST_REMINDER: Duration = Duration::from_secs(5);
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// Has the server serve a new device, tells the kernel about the volume, and starts the device.
-pub(crate) fn start(
-    driver: &mut UblkDriver,
-    client: &BlockingClient,
-    attached: &AttachedVolume,
-) -> anyhow::Result<()> {
-    let served = serve(driver, client, attached)?;
-    let parameters = Parameters::new(&DiskProperties {
-        size_bytes: served.size_bytes,
-        read_only: served.read_only,
-        rotational: served.rotational,
-        logical_block_bytes: served.logical_block_bytes,
-        physical_block_bytes: served.physical_block_bytes,
-        optimal_bytes: served.optimal_bytes,
-        request_bytes_max: crate::REQUEST_BYTES_MAX,
-        can_discard: served.can_discard,
-    });
-    driver
-        .set_parameters(attached.ublk, parameters)
-        .context("the ublk driver refuses the volume's geometry")?;
-    driver.start(attached.ublk, served.pid).context("the ublk driver does not start the device")
-}
-
-/// Lets the server open the device, and has it fetch from the queues.
-fn serve(
-    driver: &mut UblkDriver,
-    client: &BlockingClient,
-    attached: &AttachedVolume,
-) -> anyhow::Result<ServedDevice> {
-    let info = driver.info(attached.ublk).context("the ublk driver does not know the device")?;
-    let pid = client.status()?.pid;
-    let character = attached.character_device();
-    // The server may run as a user of its own.
-    let owner = std::fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
-    let given = owner.and_then(|owner| {
-        chown(&character, Some(owner), None)?;
-        std::fs::set_permissions(&character, PermissionsExt::from_mode(0o600))
-    });
-    given.with_context(|| format!("cannot give {} to the server", character.display()))?;
-    let request = ServeDevice { ublk: attached.ublk, queues: info.queues, depth: info.depth };
-    Ok(client.serve_device(&attached.volume, &request)?)
-}
-
 /// Watches one device.
 pub(crate) struct DeviceWatcher {
-    driver: UblkDriver,
+    device: Box<dyn BlockDevice>,
     client: BlockingClient,
     attached: AttachedVolume,
     /// How long requests may wait for a server.
@@ -72,12 +27,12 @@ pub(crate) struct DeviceWatcher {
 
 impl DeviceWatcher {
     pub(crate) const fn new(
-        driver: UblkDriver,
+        device: Box<dyn BlockDevice>,
         client: BlockingClient,
         attached: AttachedVolume,
         limit: Option<Duration>,
     ) -> Self {
-        Self { driver, client, attached, limit }
+        Self { device, client, attached, limit }
     }
 
     pub(crate) const fn attached(&self) -> &AttachedVolume {
@@ -88,19 +43,15 @@ impl DeviceWatcher {
     pub(crate) fn run(&mut self) -> anyhow::Result<()> {
         stay_in_memory();
         let device = self.attached.device();
+        say(&self.attached.named());
         loop {
-            std::thread::sleep(INTERVAL);
-            match self.driver.info(self.attached.ublk) {
-                Err(error) if is_gone(&error) => break,
-                Err(error) => {
-                    return Err(Error::new(error).context("the ublk driver does not answer"));
-                }
-                Ok(info) => match info.state() {
-                    DeviceState::Live | DeviceState::Other(_) => {}
-                    DeviceState::Quiesced => self.recover()?,
-                    // It is being removed.
-                    DeviceState::Dead => {}
-                },
+            self.device.wait(INTERVAL);
+            match self.device.state()? {
+                DeviceState::Gone => break,
+                DeviceState::Waiting => self.recover()?,
+                DeviceState::Live(_) | DeviceState::Changing => {}
+                // It is being removed.
+                DeviceState::Stopped => {}
             }
         }
         say(&format!("{} has been removed", device.display()));
@@ -110,7 +61,7 @@ impl DeviceWatcher {
     /// Gives the device, whose requests wait, to the next server.
     fn recover(&mut self) -> anyhow::Result<()> {
         let (begun, device) = (Instant::now(), self.attached.device());
-        say(&format!("the server of {} has ended, requests wait for the next", device.display()));
+        say(&format!("no server serves {}, its requests wait for one", device.display()));
         let mut remind_at = begun + FIRST_REMINDER;
         loop {
             let failure = match self.try_recover() {
@@ -124,10 +75,9 @@ impl DeviceWatcher {
                 }
                 Err(failure) => failure,
             };
-            match self.driver.info(self.attached.ublk).map(|info| info.state()) {
-                Ok(DeviceState::Quiesced) => {}
+            if self.device.state()? != DeviceState::Waiting {
                 // Removed meanwhile; the caller sees it.
-                _ => return Ok(()),
+                return Ok(());
             }
             if self.limit.is_some_and(|limit| begun.elapsed() >= limit) {
                 let seconds = begun.elapsed().as_secs();
@@ -135,7 +85,7 @@ impl DeviceWatcher {
                     "no server for {seconds} s: {} is removed, its requests fail: {failure:#}",
                     device.display()
                 ));
-                return self.driver.remove(self.attached.ublk).context("cannot remove the device");
+                return self.device.remove().context("cannot remove the device");
             }
             if Instant::now() >= remind_at {
                 remind_at = Instant::now() + REMINDER;
@@ -145,7 +95,7 @@ impl DeviceWatcher {
                     device.display()
                 ));
             }
-            std::thread::sleep(INTERVAL);
+            self.device.wait(INTERVAL);
         }
     }
 
@@ -161,19 +111,8 @@ impl DeviceWatcher {
             status.backing,
             status.size_bytes
         );
-        self.driver
-            .start_recovery(self.attached.ublk)
-            .context("the ublk driver does not begin to recover the device")?;
-        let served = serve(&mut self.driver, &self.client, &self.attached)?;
-        self.driver
-            .end_recovery(self.attached.ublk, served.pid)
-            .context("the ublk driver does not recover the device")?;
-        Ok(served.pid)
+        self.device.give(&self.client)
     }
-}
-
-fn is_gone(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENOENT | libc::ENXIO))
 }
 
 fn say(message: &str) {
@@ -196,5 +135,75 @@ fn stay_in_memory() {
     // SAFETY: has no effect on what memory contains.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
         say(&format!("cannot lock memory: {}", io::Error::last_os_error()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::KernelDevice;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    /// What a device has been asked for, and the states that it is in, one for each question.
+    #[derive(Default)]
+    struct Script {
+        states: Vec<DeviceState>,
+        gives: usize,
+        is_removed: bool,
+    }
+
+    struct ScriptedDevice(Rc<RefCell<Script>>);
+
+    impl BlockDevice for ScriptedDevice {
+        fn state(&mut self) -> anyhow::Result<DeviceState> {
+            Ok(self.0.borrow_mut().states.remove(0))
+        }
+
+        fn wait(&mut self, _time: Duration) {}
+
+        fn adopt(&mut self, _client: &BlockingClient) -> anyhow::Result<()> {
+            Ok(())
+        }
+
+        fn give(&mut self, _client: &BlockingClient) -> anyhow::Result<u32> {
+            self.0.borrow_mut().gives += 1;
+            Ok(1)
+        }
+
+        fn remove(&mut self) -> anyhow::Result<()> {
+            self.0.borrow_mut().is_removed = true;
+            Ok(())
+        }
+    }
+
+    /// Recovers a device without a server, in these states.
+    fn recover(states: &[DeviceState], limit: Option<Duration>) -> Rc<RefCell<Script>> {
+        let script = Rc::new(RefCell::new(Script { states: states.to_vec(), ..Script::default() }));
+        let socket = std::path::PathBuf::from("/nowhere/control.sock");
+        let attached = AttachedVolume {
+            volume: "disk".into(),
+            device: KernelDevice::Ublk(0),
+            socket: socket.clone(),
+            disk: ("memory".into(), 512),
+        };
+        let client = BlockingClient::new(socket).unwrap();
+        let device = Box::new(ScriptedDevice(Rc::clone(&script)));
+        DeviceWatcher::new(device, client, attached, limit).recover().unwrap();
+        script
+    }
+
+    #[test]
+    fn a_device_is_given_to_no_server_that_does_not_answer_and_removed_at_the_limit() {
+        let script = recover(&[DeviceState::Waiting], Some(Duration::ZERO));
+        assert!(script.borrow().is_removed);
+        assert_eq!(script.borrow().gives, 0);
+    }
+
+    #[test]
+    fn a_device_that_is_removed_while_it_waits_is_left_alone() {
+        let waiting = [DeviceState::Waiting, DeviceState::Waiting, DeviceState::Gone];
+        let script = recover(&waiting, None);
+        assert!(!script.borrow().is_removed && script.borrow().states.is_empty());
     }
 }

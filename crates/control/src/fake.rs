@@ -2,16 +2,18 @@
 //! their dirty data is a number that operations count down.
 
 use crate::{
-    AnalysisManager, ClientManager, Manager, Measurements, ProgressFn, StatisticsManager,
-    TraceSink, configured_status, convert::invalid, geometry_status, with_settings,
+    AnalysisManager, ClientManager, DeviceManager, Manager, Measurements, ProgressFn,
+    StatisticsManager, TraceSink, configured_status, convert::invalid, geometry_status,
+    with_settings,
 };
 use forebay_api::{
     Analysis, AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, BackgroundStatus,
-    ConnectedClient, ConnectedClients, DiscardRequest, Discarded, DrillReport, ErrorKind,
-    GatherSource, GatherStatus, History, HistoryPoint, JournalStatus, LearnStatus, Memory,
-    PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus, Problem, Progress, ServeDevice,
-    ServedDevice, SlowRequest, SlowRequests, Statistics, StatisticsOfVolume, Status, TraceEnd,
-    TraceRequest, TraceSummary, UnservedWrites, VolumeSize, VolumeStatus, WarmUpStatus,
+    ConnectDevice, ConnectedClient, ConnectedClients, ConnectedDevice, DiscardRequest, Discarded,
+    DrillReport, ErrorKind, GatherSource, GatherStatus, History, HistoryPoint, JournalStatus,
+    LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus, Problem,
+    Progress, ServeDevice, ServedDevice, SlowRequest, SlowRequests, Statistics, StatisticsOfVolume,
+    Status, TraceEnd, TraceRequest, TraceSummary, UnservedWrites, VolumeSize, VolumeStatus,
+    WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ResolvedGeometry, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -394,9 +396,8 @@ impl Manager for FakeManager {
         Ok(Discarded { bytes, saved_to: request.save_to.clone(), may_lack_more: false })
     }
 
-    fn serve_device(&self, name: &str, _request: &ServeDevice) -> Result<ServedDevice, Problem> {
-        self.check(name)?;
-        Ok(ServedDevice { pid: 1, size_bytes: 1 << 30, ..ServedDevice::default() })
+    fn devices(&self) -> Box<dyn DeviceManager + '_> {
+        Box::new(FakeDevices(self))
     }
 
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
@@ -542,5 +543,20 @@ fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
         dirty_bytes: status.dirty_bytes,
         counters: status.counters,
         ..with_settings(configured_status(spec), spec)
+    }
+}
+
+/// Devices of volumes of 1 GiB.
+struct FakeDevices<'a>(&'a FakeManager);
+
+impl DeviceManager for FakeDevices<'_> {
+    fn serve(&self, volume: &str, _request: &ServeDevice) -> Result<ServedDevice, Problem> {
+        self.0.check(volume)?;
+        Ok(ServedDevice { pid: 1, size_bytes: 1 << 30, ..ServedDevice::default() })
+    }
+
+    fn connect(&self, volume: &str, _request: &ConnectDevice) -> Result<ConnectedDevice, Problem> {
+        let device = self.serve(volume, &ServeDevice::default())?;
+        Ok(ConnectedDevice { device, unix: Some("/run/nbd.sock".into()), ..Default::default() })
     }
 }

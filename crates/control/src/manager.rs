@@ -2,10 +2,10 @@
 
 use crate::Measurements;
 use forebay_api::{
-    Analysis, AnalysisRequest, AnalysisStatus, ConnectedClient, ConnectedClients, DiscardRequest,
-    Discarded, DrillReport, History, Memory, Problem, Progress, ServeDevice, ServedDevice,
-    SlowRequests, Statistics, StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeSize,
-    VolumeStatus,
+    Analysis, AnalysisRequest, AnalysisStatus, ConnectDevice, ConnectedClient, ConnectedClients,
+    ConnectedDevice, DiscardRequest, Discarded, DrillReport, History, Memory, Problem, Progress,
+    ServeDevice, ServedDevice, SlowRequests, Statistics, StatisticsOfVolume, Status, TraceRequest,
+    TraceSummary, VolumeSize, VolumeStatus,
 };
 use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::PinnedRanges;
@@ -99,11 +99,8 @@ pub trait Manager: Send + Sync {
     /// it and `force` is not set: it is still served. Or its disk hangs: the data is given up.
     fn discard_volume(&self, name: &str, request: &DiscardRequest) -> Result<Discarded, Problem>;
 
-    /// Serves the volume on a block device that the kernel has made for it.
-    ///
-    /// # Errors
-    /// There is no such volume or device, or the server cannot serve devices.
-    fn serve_device(&self, name: &str, request: &ServeDevice) -> Result<ServedDevice, Problem>;
+    /// The block devices of the kernel on which volumes are served.
+    fn devices(&self) -> Box<dyn DeviceManager + '_>;
 
     /// Trusts the volume's disk again after it failed a flush, and flushes it.
     ///
@@ -228,4 +225,20 @@ pub trait AnalysisManager: Send + Sync {
     /// # Errors
     /// None runs.
     fn stop(&self) -> Result<AnalysisStatus, Problem>;
+}
+
+/// Serves volumes on block devices of the kernel.
+pub trait DeviceManager {
+    /// Serves the volume on a device that the kernel's ublk driver has made for it.
+    ///
+    /// # Errors
+    /// There is no such volume or device, or the server cannot serve devices.
+    fn serve(&self, volume: &str, request: &ServeDevice) -> Result<ServedDevice, Problem>;
+
+    /// Prepares the volume for a device of the kernel's NBD client.
+    ///
+    /// # Errors
+    /// There is no such volume, no listener that such a client can use, or requests of the
+    /// connection that is replaced are in flight.
+    fn connect(&self, volume: &str, request: &ConnectDevice) -> Result<ConnectedDevice, Problem>;
 }

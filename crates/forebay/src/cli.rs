@@ -187,8 +187,9 @@ pub(crate) enum Command {
     #[command(long_about = "Make a volume of a running forebay a block device of this machine.\n\
         The device is /dev/forebay/VOLUME. It outlives the server: while none serves it, after a \
         crash, a stop or an upgrade, its requests wait, and none fails. A process in the \
-        background gives it to the next server. It needs root, and the kernel's ublk driver \
-        (Linux 6.5 or later).")]
+        background gives it to the next server. It needs root, and a driver of the kernel: ublk \
+        (Linux 6.5 or later), or the NBD client (Linux 5.14 or later), which pauses for seconds \
+        longer.")]
     Attach {
         #[command(flatten)]
         arguments: AttachArguments,

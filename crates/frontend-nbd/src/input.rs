@@ -392,6 +392,9 @@ impl<C: WorkerContext> Serving<'_, C> {
 
     fn reply_refusal(&mut self, index: u32, request: &NbdRequest, refusal: Refusal) {
         let Refusal { error, reason } = refusal;
+        if self.withhold(index, error) {
+            return;
+        }
         let Some(conn) = self.nbd.conns.get(index) else { return };
         if let Some(terms) = conn.terms {
             let to = request.reply_to();

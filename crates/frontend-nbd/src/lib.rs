@@ -32,12 +32,12 @@ pub use server::{NbdMessage, NbdServer};
 use conn::{Conn, ConnPhase};
 use forebay_frontend::{
     ClientId, ClientRequest, ExtentQuery, FrontEnd, FrontEndEvent, Memory, Pins, SocketEvent,
-    Sockets, WorkerContext,
+    Sockets, WorkerContext, serve_io_on_this_thread,
 };
 use forebay_nbd::{Handshake, HandshakeConfig};
 use forebay_types::Extent;
 use forebay_volume::Reply;
-use listener::peer_of;
+use listener::{is_local, peer_of};
 use output::ReplyOutput;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -54,6 +54,8 @@ pub struct NbdFrontEnd {
     accept_later: Vec<u32>,
     /// Connections closed by force, by number, whose memory the kernel may still use.
     abandoned: Vec<(u32, Box<Conn>)>,
+    /// Whether the kernel knows that this thread serves I/O.
+    serves_io: bool,
 }
 
 /// The front end together with its worker, for one call.
@@ -70,6 +72,7 @@ impl NbdFrontEnd {
             listeners: Vec::new(),
             accept_later: Vec::new(),
             abandoned: Vec::new(),
+            serves_io: false,
         }
     }
 
@@ -224,6 +227,11 @@ impl<C: WorkerContext> Serving<'_, C> {
         let mut greeting = ReplyOutput::default();
         greeting.push_header(|out| handshake.greeting(out));
         let peer = peer_of(&socket);
+        if !self.nbd.serves_io && is_local(&peer) {
+            // It may be a block device of this machine. Without the capability, the server says so
+            // when such a device is attached.
+            self.nbd.serves_io = serve_io_on_this_thread().is_ok();
+        }
         let client = self.cx.join(&peer);
         let mut conn = Conn::new(socket, listener, (client, peer), handshake);
         conn.queued = greeting;

@@ -4,6 +4,7 @@ use forebay_frontend::Peer;
 use forebay_nbd::Tls;
 use rustls::ServerConfig;
 use socket2::{SockAddr, SockRef};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -97,10 +98,35 @@ pub(crate) fn peer_of(socket: &OwnedFd) -> Peer {
     }
 }
 
+/// Whether a peer may be a client in the kernel of this machine.
+pub(crate) fn is_local(peer: &Peer) -> bool {
+    match peer {
+        Peer::Process { .. } => true,
+        Peer::Address(address) => {
+            let address = address.parse::<SocketAddr>();
+            address.is_ok_and(|address| address.ip().to_canonical().is_loopback())
+        }
+        Peer::Ublk(_) | Peer::Unknown => false,
+    }
+}
+
 fn shown(address: &SockAddr) -> String {
     match (address.as_socket(), address.as_pathname()) {
         (Some(address), _) => address.to_string(),
         (None, Some(path)) => path.display().to_string(),
         (None, None) => "unix".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_this_machine_are_known() {
+        let address = |text: &str| is_local(&Peer::Address(text.into()));
+        assert!(is_local(&Peer::Process { id: 1, user: 0 }));
+        assert!(address("127.0.0.1:5") && address("[::1]:5") && address("[::ffff:127.0.0.1]:5"));
+        assert!(!address("192.0.2.1:5") && !address("[2001:db8::1]:5"));
     }
 }

@@ -167,6 +167,10 @@ impl<C: WorkerContext> Serving<'_, C> {
         let (Some(pieces), Some(terms)) = (conn.pieces.take(), conn.terms) else { return };
         let received = pieces.done + pieces.next().len;
         let Pieces { request, pass, done, has_chunks, .. } = pieces;
+        if self.withhold(index, error) {
+            return;
+        }
+        let Some(conn) = self.nbd.conns.get(index) else { return };
         if pass == PiecesPass::Send && !has_chunks && done > 0 {
             return self.disconnect(index, "a read failed after its reply had begun");
         }

@@ -5,6 +5,7 @@ use crate::conn::Conn;
 use crate::output::error_text;
 use forebay_frontend::{ClientRequest, Memory, Pins, PoolAccess, WorkerContext};
 use forebay_nbd::ReplyTo;
+use forebay_types::IoError;
 use forebay_volume::{Reply, RequestKind};
 
 impl<C: WorkerContext> Serving<'_, C> {
@@ -21,10 +22,31 @@ impl<C: WorkerContext> Serving<'_, C> {
             conn.paused = false;
             self.nbd.conns.resumed.push(index);
         }
+        if let Err(error) = reply.result
+            && self.withhold(index, error)
+        {
+            return Pins::Released;
+        }
         match self.nbd.conns.mark_pending(index) {
             Some(conn) if !conn.broken => conn.write_reply(&**self.cx.pool(), request, reply),
             _ => Pins::Released,
         }
+    }
+}
+
+impl<C: WorkerContext> Serving<'_, C> {
+    /// Ends a connection instead of answering a request that was refused because the server is
+    /// stopping. A client that connects again sends it to the next server, for example a block
+    /// device of Linux, for which any error is final. Returns false if the answer is due.
+    pub(crate) fn withhold(&mut self, index: u32, error: IoError) -> bool {
+        if error != IoError::Shutdown || !self.cx.is_stopping() {
+            return false;
+        }
+        if let Some(conn) = self.nbd.conns.get(index) {
+            conn.drain();
+            self.nbd.conns.mark_pending(index);
+        }
+        true
     }
 }
 

@@ -5,6 +5,7 @@ use crate::{Device, ServeError, TAG_BITS};
 use forebay_engine::Place;
 use forebay_frontend::{
     ClientId, ClientRequest, DriverCommand, Memory, Peer, PoolAccess, VolumeInfo, WorkerContext,
+    serve_io_on_this_thread,
 };
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use forebay_ublk::{IoCommand, Operation, RequestDescriptor, data_position};
@@ -16,9 +17,6 @@ use std::sync::Arc;
 /// The longest write whose data passes through memory of the worker, in bytes. Longer ones are
 /// copied into slots of the pool, which costs more at first, but one copy less.
 pub(crate) const SHORT_BYTES_MAX: usize = 16 << 10;
-
-/// The option of `prctl` that marks a thread as one that serves I/O, since Linux 5.6.
-const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
 /// Where a tag's request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +95,7 @@ impl DeviceQueue {
             stage: QueueStage::Serving,
             may_resume: false,
         };
-        serve_io_on_this_thread();
+        warn_unless_flusher();
         for tag in 0..depth {
             queue.ended -= 1;
             if !queue.start(cx, tag, IoCommand::fetch(number, tag)) {
@@ -448,13 +446,8 @@ fn find_volume(cx: &impl WorkerContext, name: &str) -> Option<VolumeInfo> {
     found
 }
 
-/// Tells the kernel that this thread serves I/O: memory that it asks for is not taken from pages
-/// that would have to be written through the device that it serves.
-fn serve_io_on_this_thread() {
-    // SAFETY: changes a flag of this thread.
-    let set = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
-    if set != 0 {
-        let error = io::Error::last_os_error();
+fn warn_unless_flusher() {
+    if let Err(error) = serve_io_on_this_thread() {
         tracing::warn!(
             %error,
             "cannot mark a worker as one that serves I/O: without CAP_SYS_RESOURCE, a shortage of \

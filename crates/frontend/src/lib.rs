@@ -27,6 +27,7 @@
 mod commands;
 mod composite;
 mod context;
+mod flusher;
 mod memory;
 mod pool;
 mod sockets;
@@ -38,6 +39,7 @@ pub use context::{
     ClientId, ClientRequest, Clients, ExtentQuery, LookAhead, Peer, Quota, Refusal, RequestSink,
     TryLater, WorkerContext,
 };
+pub use flusher::{check_can_serve_io, serve_io_on_this_thread};
 pub use memory::{Memory, set_kept_bytes_max};
 pub use pool::{PayloadReservation, PoolAccess, Staged};
 pub use sockets::{SocketEvent, Sockets, receive_into};

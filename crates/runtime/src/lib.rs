@@ -74,7 +74,10 @@ pub use protect::vault::{
     VaultRecord, VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
 pub use resize::ResizeError;
-pub use runtime::{LeftBehind, Runtime, RuntimeConfig, clients, disconnect, leave, memory_status};
+pub use runtime::{
+    LeftBehind, Runtime, RuntimeConfig, clients, disconnect, has_left_requests, leave,
+    memory_status,
+};
 pub use service::{
     Discarded, MemoryStatus, Protectors, RecordError, Recording, RuntimeStatus, SlowLog,
     SlowUnlogged, VolumeCondition, VolumeService, VolumeSettings, VolumeStatus,

@@ -85,6 +85,17 @@ pub fn disconnect(runtime: &Runtime, id: u64) -> Result<Option<ConnectedClient>,
     Ok(found.into_iter().flatten().next())
 }
 
+/// Whether requests of a volume are in flight whose client has been disconnected. Those of another
+/// volume may count as well, while this one has requests at all.
+///
+/// # Errors
+/// When there is no such volume, or the runtime has stopped.
+pub fn has_left_requests(runtime: &Runtime, name: &str) -> Result<bool, VolumeError> {
+    let volume = runtime.shared.volumes.named(name)?.id;
+    let found = runtime.shared.run_on_all(move |tasks| tasks.has_left_requests(volume))?;
+    Ok(found.contains(&true))
+}
+
 /// The use of the memory. It takes the shards' locks, and a moment for each volume.
 pub fn memory_status(runtime: &Runtime) -> MemoryStatus {
     runtime.volumes.memory(&runtime.memory_bounds())

@@ -37,7 +37,7 @@ const ARROWS: [(&str, &[&str]); 32] = [
     ("rescue", &["types", "format", "journal", "backend", "runtime", "state", "terminal"]),
     ("api", &["types"]),
     ("advise", &["types", "advice", "runtime", "api", "terminal"]),
-    ("attach", &["types", "ublk", "api", "terminal"]),
+    ("attach", &["types", "ublk", "nbd", "api", "terminal"]),
     ("config", &["types"]),
     ("power", &["types", "threads"]),
     ("control", &["types", "api", "config"]),

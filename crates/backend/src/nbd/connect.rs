@@ -33,6 +33,7 @@ impl ExportTarget {
         let mut handshake = ClientHandshake::new(ExportConfig {
             export: self.url.export.clone(),
             tls: false,
+            simple: false,
             extended: true,
             base_allocation: true,
         });

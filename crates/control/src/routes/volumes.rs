@@ -17,9 +17,9 @@ use axum::{
     routing::{delete, get, post},
 };
 use forebay_api::{
-    AddVolume, DiscardRequest, Discarded, ErrorBody, Event, History, PinRequest, Problem,
-    ServeDevice, ServedDevice, SlowRequests, StatisticsOfVolume, VolumeList, VolumeSettings,
-    VolumeSize, VolumeStatus, paths,
+    AddVolume, ConnectDevice, ConnectedDevice, DiscardRequest, Discarded, ErrorBody, Event,
+    History, PinRequest, Problem, ServeDevice, ServedDevice, SlowRequests, StatisticsOfVolume,
+    VolumeList, VolumeSettings, VolumeSize, VolumeStatus, paths,
 };
 use forebay_config::pinned_ranges_shown;
 use forebay_types::PinnedRanges;
@@ -43,6 +43,7 @@ pub(super) fn routes(is_local: bool) -> Router<ControlState> {
         .route(paths::VOLUME_UNPIN, post(unpin_volume))
         .route(paths::VOLUME_DISCARD, local_post(is_local, post(discard_volume)))
         .route(paths::VOLUME_DEVICE, local_post(is_local, post(serve_device)))
+        .route(paths::VOLUME_NBD_DEVICE, local_post(is_local, post(connect_device)))
         .route(paths::VOLUME_TRUST, local_post(is_local, post(trust_volume)))
 }
 
@@ -65,6 +66,7 @@ pub(super) fn routes(is_local: bool) -> Router<ControlState> {
     unpin_volume,
     discard_volume,
     serve_device,
+    connect_device,
     trust_volume
 ))]
 pub(super) struct VolumesDescription;
@@ -268,8 +270,30 @@ async fn serve_device(
     JsonBody(request): JsonBody<ServeDevice>,
 ) -> HandlerResult<Json<ServedDevice>> {
     tracing::info!(volume = %name, ublk = request.ublk, "request to serve a block device");
-    let served = app.call_slowly(move |manager| manager.serve_device(&name, &request));
+    let served = app.call_slowly(move |manager| manager.devices().serve(&name, &request));
     Ok(Json(served.await??))
+}
+
+/// Says where the kernel's NBD client connects a block device to a volume
+///
+/// For `forebay attach --as nbd`, which connects, and hands the connection to the kernel. The
+/// server refuses it while requests of the connection that is replaced are in flight.
+#[utoipa::path(post, path = paths::VOLUME_NBD_DEVICE, tag = "volumes",
+    request_body = ConnectDevice,
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "Where, and what the kernel has to know",
+            body = ConnectedDevice),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+async fn connect_device(
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
+    JsonBody(request): JsonBody<ConnectDevice>,
+) -> HandlerResult<Json<ConnectedDevice>> {
+    tracing::info!(volume = %name, "request to connect a block device over NBD");
+    let offered = app.call_slowly(move |manager| manager.devices().connect(&name, &request));
+    Ok(Json(offered.await??))
 }
 
 /// Trusts a volume's disk again after it failed a flush, and flushes it

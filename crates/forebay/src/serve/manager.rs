@@ -32,14 +32,15 @@ use super::vault::VaultDumpTarget;
 use super::{report, trace, vault};
 use crate::alerts::alerts;
 use crate::report::{problem as problem_of, problem_of_kind};
+use device::Devices;
 use forebay_api::{
-    DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, ServeDevice,
-    ServedDevice, Status, TraceRequest, TraceSummary, VolumeSize, VolumeStatus,
+    DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, Status,
+    TraceRequest, TraceSummary, VolumeSize, VolumeStatus,
 };
 use forebay_config::{CacheRatio, Config, Listen, ServerChange, VolumeChange, VolumeSpec};
 use forebay_control::{
-    AnalysisManager, ClientManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile,
-    StatisticsManager, TraceSink,
+    AnalysisManager, ClientManager, DashboardKeys, DeviceManager, Manager, Measurements,
+    ProgressFn, SocketFile, StatisticsManager, TraceSink,
 };
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_frontend_ublk::UblkServer;
@@ -552,8 +553,8 @@ impl Manager for Daemon {
         Ok(discarded)
     }
 
-    fn serve_device(&self, name: &str, request: &ServeDevice) -> Result<ServedDevice, Problem> {
-        device::serve(self, name, request)
+    fn devices(&self) -> Box<dyn DeviceManager + '_> {
+        Box::new(Devices(self))
     }
 
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {

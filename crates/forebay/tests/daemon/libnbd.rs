@@ -19,7 +19,7 @@ fn run(program: &str, arguments: &[&str]) -> Option<Output> {
 }
 
 /// Writes a CA certificate, and certificates and keys for a server and a client.
-fn write_certificates(directory: &Path) {
+pub(crate) fn write_certificates(directory: &Path) {
     let write = |name: &str, text: String| std::fs::write(directory.join(name), text).unwrap();
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();

@@ -15,6 +15,7 @@ mod connections;
 mod crash;
 mod curve;
 mod dashboard;
+mod devices;
 mod discard;
 mod disks;
 mod frozen;

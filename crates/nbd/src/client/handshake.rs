@@ -31,7 +31,10 @@ pub struct ExportConfig {
     pub export: String,
     /// Whether TLS is required.
     pub tls: bool,
-    /// Whether to request extended headers.
+    /// Whether to do without chunked replies and extended headers, which the client of Linux does
+    /// not know.
+    pub simple: bool,
+    /// Whether to request extended headers, unless `simple` is set.
     pub extended: bool,
     /// Whether to request `base:allocation`, which block status requires.
     pub base_allocation: bool,
@@ -193,6 +196,9 @@ impl ClientHandshake {
     }
 
     fn ask_for_form(&mut self, out: &mut Vec<u8>) {
+        if self.config.simple {
+            return self.ask_for_context_or_go(out);
+        }
         let extended = self.config.extended;
         let form = if extended { option::EXTENDED_HEADERS } else { option::STRUCTURED_REPLY };
         self.ask(form, 0, out);

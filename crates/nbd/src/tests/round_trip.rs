@@ -109,6 +109,16 @@ fn every_extension_can_be_negotiated() {
 }
 
 #[test]
+fn client_can_do_without_every_extension() {
+    let (simple, extended, base_allocation) = (true, true, true);
+    let config = client::ExportConfig { simple, extended, base_allocation, ..config("x") };
+    let client = connect(config, Tls::Off).unwrap();
+    assert!(!client.opened.structured && !client.opened.extended);
+    assert!(client.opened.base_allocation.is_none());
+    assert_eq!(client.opened, super::server::opened(&client.server.terms.unwrap()));
+}
+
+#[test]
 fn client_gets_the_text_of_a_rejection() {
     let failure = connect(config("nope"), Tls::Off).err().unwrap();
     assert_eq!(

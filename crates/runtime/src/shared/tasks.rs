@@ -114,6 +114,9 @@ pub(crate) trait Tasks {
     /// Unanswered requests of a volume.
     fn requests(&mut self, volume: VolumeId) -> usize;
 
+    /// Whether the volume has unanswered requests, and a client of this worker has left some.
+    fn has_left_requests(&mut self, volume: VolumeId) -> bool;
+
     /// The connections, requests and I/Os of a volume, or of all, that have not ended.
     fn outstanding(&mut self, volume: Option<VolumeId>) -> Outstanding;
 

@@ -120,6 +120,12 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         self.dispatcher.in_flight_of(volume)
     }
 
+    fn has_left_requests(&mut self, volume: VolumeId) -> bool {
+        let (clients, in_flight) = (&self.host.clients, &self.host.in_flight);
+        crate::worker::clients::has_left(clients, in_flight)
+            && self.dispatcher.in_flight_of(volume) > 0
+    }
+
     fn outstanding(&mut self, volume: Option<VolumeId>) -> Outstanding {
         let (connections, requests) = match volume {
             None => {

@@ -164,11 +164,22 @@ impl<S: Read + Write> Client<S> {
         len: u64,
         data: &[u8],
     ) -> u64 {
+        self.try_send(command, flags, offset, len, data).expect("the server ended the connection")
+    }
+
+    /// As [`Self::send`]; `None` when the connection has ended.
+    pub fn try_send(
+        &mut self,
+        command: NbdCommand,
+        flags: u16,
+        offset: u64,
+        len: u64,
+        data: &[u8],
+    ) -> Option<u64> {
         let mut bytes = Vec::with_capacity(64 + data.len());
         let cookie = self.put(command, flags, offset, len, &mut bytes);
         bytes.extend_from_slice(data);
-        self.stream.write_all(&bytes).unwrap();
-        cookie
+        self.stream.write_all(&bytes).ok().map(|()| cookie)
     }
 
     /// Appends a request's header to `out`, and expects its reply.

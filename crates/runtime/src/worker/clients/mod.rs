@@ -16,7 +16,7 @@ mod waiting;
 pub(crate) use clock::ClientClock;
 pub(crate) use context::Context;
 pub(crate) use in_flight::{InFlight, Ticket};
-pub(crate) use waiting::waiting;
+pub(crate) use waiting::{has_left, waiting};
 
 use crate::budget::{Queue, Waiter};
 use crate::shared::{ConnectedClient, Shared, Volume};

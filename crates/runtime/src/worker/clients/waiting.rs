@@ -24,3 +24,8 @@ pub(crate) fn waiting(
     });
     WaitingRequests::default().plus(waiting)
 }
+
+/// Whether a client has left although a request of its is in flight.
+pub(crate) fn has_left(clients: &ClientTable, in_flight: &InFlight) -> bool {
+    in_flight.all().any(|submitted| clients.get(submitted.request.client).is_none())
+}

@@ -1,5 +1,6 @@
 //! The control device of the ublk driver.
 
+use crate::device::load_module;
 use forebay_terminal::with_remedy;
 use forebay_ublk::control::{ControlCommand, DeviceInfo, Parameters, flags};
 use io_uring::types::Fd;
@@ -8,23 +9,21 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::process::Command;
 use zerocopy::IntoBytes;
 
 const CONTROL: &str = "/dev/ublk-control";
 
 /// The kernel's ublk driver. Each call waits for its command.
-pub(crate) struct UblkDriver {
+pub(super) struct UblkControl {
     control: File,
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
 }
 
-impl UblkDriver {
+impl UblkControl {
     /// Opens the control device. Loads the driver if it is a module.
-    pub(crate) fn open() -> anyhow::Result<Self> {
+    pub(super) fn open() -> anyhow::Result<Self> {
         if !Path::new(CONTROL).exists() {
-            // Its failure shows below.
-            let _ = Command::new("modprobe").arg("ublk_drv").status();
+            load_module("ublk_drv");
         }
         let control = OpenOptions::new().read(true).write(true).open(CONTROL);
         let control = control.map_err(|error| {
@@ -59,18 +58,18 @@ impl UblkDriver {
     }
 
     /// Makes a device.
-    pub(crate) fn add(&mut self, mut info: DeviceInfo) -> io::Result<DeviceInfo> {
+    pub(super) fn add(&mut self, mut info: DeviceInfo) -> io::Result<DeviceInfo> {
         self.command(ControlCommand::AddDevice, info.device, info.as_mut_bytes(), 0)?;
         Ok(info)
     }
 
-    pub(crate) fn info(&mut self, device: u32) -> io::Result<DeviceInfo> {
+    pub(super) fn info(&mut self, device: u32) -> io::Result<DeviceInfo> {
         let mut info = DeviceInfo::default();
         self.command(ControlCommand::GetDeviceInfo, device, info.as_mut_bytes(), 0)?;
         Ok(info)
     }
 
-    pub(crate) fn set_parameters(
+    pub(super) fn set_parameters(
         &mut self,
         device: u32,
         mut parameters: Parameters,
@@ -78,20 +77,20 @@ impl UblkDriver {
         self.command(ControlCommand::SetParameters, device, parameters.as_mut_bytes(), 0)
     }
 
-    pub(crate) fn start(&mut self, device: u32, process: u32) -> io::Result<()> {
+    pub(super) fn start(&mut self, device: u32, process: u32) -> io::Result<()> {
         self.command(ControlCommand::StartDevice, device, &mut [], process)
     }
 
-    pub(crate) fn start_recovery(&mut self, device: u32) -> io::Result<()> {
+    pub(super) fn start_recovery(&mut self, device: u32) -> io::Result<()> {
         self.command(ControlCommand::StartRecovery, device, &mut [], 0)
     }
 
-    pub(crate) fn end_recovery(&mut self, device: u32, process: u32) -> io::Result<()> {
+    pub(super) fn end_recovery(&mut self, device: u32, process: u32) -> io::Result<()> {
         self.command(ControlCommand::EndRecovery, device, &mut [], process)
     }
 
     /// Stops and removes a device.
-    pub(crate) fn remove(&mut self, device: u32) -> io::Result<()> {
+    pub(super) fn remove(&mut self, device: u32) -> io::Result<()> {
         self.command(ControlCommand::StopDevice, device, &mut [], 0)?;
         self.command(ControlCommand::DeleteDevice, device, &mut [], 0)
     }
