@@ -80,7 +80,7 @@ pub use sabotage::PlantedBug;
 pub use shard::pins::Pinned;
 pub use shard::{
     Shard, ShardUsage, begin_forecast, checkpoint, dirty_lines_in, end_former_forecasts,
-    limits_of_size, set_pool_share,
+    limits_of_size, pool_share_lines, set_pool_share,
 };
 pub use slabs::{Slab, Slabs};
 pub use uncached::{Arm, LineHits, Uncached};

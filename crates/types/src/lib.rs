@@ -45,7 +45,7 @@ pub use history::{
 };
 pub use hold_out::HoldOut;
 pub use pinned::PinnedRanges;
-pub use pool_share::{PoolShare, SHARE_MIN_SUM_MAX};
+pub use pool_share::{PoolShare, SHARE_MIN_SUM_MAX, ShareSum};
 pub use settings::{PROGRAM_SETTINGS, Setting};
 pub use shown::Shown;
 pub use size::{ParseSizeError, Size};

@@ -185,6 +185,12 @@ pub(crate) const fn plant<M>(slots: &mut Slots<M>, planted: Planted) {
     slots.shares.planted = planted;
 }
 
+/// The guaranteed lines of a volume, and the most that it may have.
+pub(crate) fn lines_of<M>(slots: &Slots<M>, volume: VolumeId) -> (u64, Option<u64>) {
+    let of = slots.shares.of(volume);
+    (of.lines_min.into(), (of.lines_max != u32::MAX).then_some(of.lines_max.into()))
+}
+
 /// The share of each volume that has one.
 pub(crate) fn all<M>(slots: &Slots<M>) -> impl Iterator<Item = (VolumeId, PoolShare)> {
     let volumes = slots.shares.volumes.iter().enumerate();

@@ -11,7 +11,7 @@ mod writeback;
 pub use lines::dirty_lines_in;
 pub use requests::{begin_forecast, end_former_forecasts};
 pub use resize::limits_of_size;
-pub use shares::set_pool_share;
+pub use shares::{pool_share_lines, set_pool_share};
 pub use writeback::checkpoint;
 
 use crate::index::Slots;

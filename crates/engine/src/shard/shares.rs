@@ -20,6 +20,12 @@ pub fn set_pool_share<M: LineTable>(shard: &mut Shard<M>, volume: VolumeId, shar
     resizer(shard).apply_size();
 }
 
+/// The guaranteed lines of a volume in a shard at its present size, and the most that it may have;
+/// `None` without a largest share.
+pub fn pool_share_lines<M: LineTable>(shard: &Shard<M>, volume: VolumeId) -> (u64, Option<u64>) {
+    shares::lines_of(&shard.index, volume)
+}
+
 /// Whether a volume has more lines than its share, or too many retained ones.
 pub(super) fn needs_trim<M: LineTable>(shard: &Shard<M>) -> bool {
     shares::is_any_over(&shard.index) || retained::is_trimming(&shard.index)
