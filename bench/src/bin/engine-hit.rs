@@ -17,10 +17,10 @@ use forebay_bench::figures::{FigureLimit, FigureList};
 use forebay_bench::table::median;
 use forebay_engine::{
     Attempt, Hints, LineKey, LineMeta, MemoryStep, Outbox, Part, PartId, Place, ReadOutcome,
-    Segment, Shard, ShardConfig, WriteOutcome, WriteTerms,
+    Segment, Shard, ShardConfig, WriteOutcome, WriteTerms, set_pool_share,
 };
 use forebay_policy::Weir;
-use forebay_types::{ByteRange, LINE_BYTES, Mode, Size, VolumeId};
+use forebay_types::{ByteRange, LINE_BYTES, Mode, PoolShare, Size, VolumeId};
 use std::hint::black_box;
 use std::process::ExitCode;
 
@@ -38,6 +38,9 @@ struct EngineHitArgs {
     /// Lines per round.
     #[arg(long, default_value_t = 200_000)]
     lines: usize,
+    /// Guarantee the volume half of the pool.
+    #[arg(long)]
+    shares: bool,
     /// Limit for a hit among others, as a multiple of a bare copy.
     #[arg(long, default_value_t = 1.5)]
     ratio_max: f64,
@@ -59,6 +62,10 @@ fn main() -> ExitCode {
     let pool = pool.bytes_mut();
     pool.fill(1);
     let mut shard = warm(slots + SPARE);
+    if arguments.shares {
+        let half = PoolShare::of_percent(50, 100).expect("a half can be guaranteed");
+        set_pool_share(&mut shard, VOLUME, half);
+    }
     let usage = shard.usage();
     let places = places(arguments.lines, slots as u64);
     let mut page = vec![0u8; LINE_BYTES as usize];

@@ -345,6 +345,12 @@ pub struct VolumeStatus {
     pub disk_errors: u64,
     /// Bytes in memory.
     pub cached_bytes: u64,
+    /// Bytes in memory that other volumes do not take from it, by `share-min`.
+    #[serde(default)]
+    pub share_min_bytes: u64,
+    /// The most bytes that it may have in memory, by `share-max`; `null` if there is no limit.
+    #[serde(default)]
+    pub share_max_bytes: Option<u64>,
     /// Dirty bytes among them.
     pub dirty_bytes: u64,
     /// Damage to its lines in memory.

@@ -8,7 +8,7 @@ use crate::{
     parse_toml,
     ups_settings::check_ups_named,
 };
-use forebay_types::{Action, Remedy, limits};
+use forebay_types::{Action, PoolShare, Remedy, ShareSum, limits};
 use std::{
     env, fs, mem,
     path::{Path, PathBuf},
@@ -263,6 +263,16 @@ fn check_vault(vault: Option<&str>, volumes: &[VolumeSpec]) -> ConfigResult<()> 
     }
 }
 
+/// The guaranteed shares of all volumes must leave room for the others.
+fn check_shares(volumes: &[VolumeSpec]) -> ConfigResult<()> {
+    let shares = volumes
+        .iter()
+        .map(|volume| (volume.name.as_str(), PoolShare::of_config(&volume.config).min_percent()));
+    ShareSum::of(shares)
+        .check()
+        .map_err(|sum| ConfigError::new(Mistake::Limit, sum.to_string(), sum.remedy()))
+}
+
 fn check_volumes(volumes: &[VolumeSpec], tls: &TlsSettings) -> ConfigResult<()> {
     check_unique(volumes)?;
     if volumes.len() > limits::VOLUMES_MAX {
@@ -272,6 +282,7 @@ fn check_volumes(volumes: &[VolumeSpec], tls: &TlsSettings) -> ConfigResult<()> 
             "serve some of them with a second forebay, which needs its own state directory",
         ));
     }
+    check_shares(volumes)?;
     volumes.iter().try_for_each(|volume| volume.check_tls(tls.mode))
 }
 

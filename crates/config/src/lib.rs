@@ -25,6 +25,7 @@ mod machine;
 mod memory;
 mod metrics;
 mod pin;
+mod pool_share;
 mod protection;
 mod request_limits;
 mod server_change;

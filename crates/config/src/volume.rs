@@ -5,7 +5,8 @@
 //! with that check.
 
 use crate::{
-    ConfigError, ConfigResult, Mistake, TlsMode, gather, geometry, pin, protection, request_limits,
+    ConfigError, ConfigResult, Mistake, TlsMode, gather, geometry, pin, pool_share, protection,
+    request_limits,
     words::{instead_of, word, yes_no, yes_or_no},
     write_back,
 };
@@ -113,6 +114,7 @@ impl VolumeSpec {
             .and_then(|()| self.check_saved_memory())
             .and_then(|()| self.check_protection())
             .and_then(|()| geometry::check(&self.config))
+            .and_then(|()| pool_share::check(&self.config))
             .map_err(|error| self.about(error))?;
         Ok(self)
     }
@@ -273,6 +275,8 @@ settings! {
     "read-only": read_only, yes_or_no, switch;
     "format": format, |key, text| word(key, text, &DiskFormat::ALL), DiskFormat::to_string;
     "frozen": frozen, yes_or_no, switch;
+    "share-min": share_min, pool_share::min, pool_share::shown;
+    "share-max": share_max, pool_share::max, pool_share::shown;
     "prefetch": prefetch, yes_or_no, switch;
     "warm": warm, yes_or_no, switch;
     "pin": pin, pin::pin, pin::pinned_ranges_shown;

@@ -12,6 +12,7 @@
 //!   slots;
 //! - `slabs`, part of the index: the ranges of slots whose memory is given back and taken again,
 //!   and the free slots of each;
+//! - `shares`, part of the index: how many lines volumes are guaranteed, and may have at most;
 //! - `ops`: operations in flight, and writes held back until another write to their stripe
 //!   completes;
 //! - `writeback`: for each volume, the dirty lines in ascending order and the destage schedule; for
@@ -79,7 +80,7 @@ pub use sabotage::PlantedBug;
 pub use shard::pins::Pinned;
 pub use shard::{
     Shard, ShardUsage, begin_forecast, checkpoint, dirty_lines_in, end_former_forecasts,
-    limits_of_size,
+    limits_of_size, pool_share_lines, set_pool_share,
 };
 pub use slabs::{Slab, Slabs};
 pub use uncached::{Arm, LineHits, Uncached};

@@ -7,6 +7,7 @@
 
 use crate::index::Slots;
 use crate::index::buffered;
+use crate::index::shares::Taker;
 use crate::integrity::ShardIntegrity;
 use crate::line::key::LineKey;
 use crate::line::meta::{BUFFERED, DETACHED, FROZEN, LineTable, SEALED};
@@ -101,7 +102,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         assert!(op.volume == self.id, "an operation on {} for a part of {}", op.volume, self.id);
         self.volume.count_start(op.kind, op.lines.len());
         if op.kind == OpKind::Destage {
-            self.quota.count_destage_start(op.lines.len());
+            self.quota.count_destage_start(self.id, op.lines.len());
         }
         self.ops.start(op)
     }
@@ -191,7 +192,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
             self.index.clear_filling();
         }
         if was_clean {
-            self.quota.count_dirtied(now_ms);
+            self.quota.count_dirtied(self.id, now_ms);
             let dirty_lines = self.quota.dirty_lines();
             assert!(dirty_lines <= self.index.capacity(), "{dirty_lines} dirty lines in the pool");
             self.volume.writeback_mut().insert(key.line());
@@ -202,7 +203,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
     fn remove_dirty(&mut self, slot: Slot) {
         let line = self.index.get(slot);
         assert!(line.dirty == 0, "a dirty line is counted as clean: {line:?}");
-        self.quota.count_cleaned();
+        self.quota.count_cleaned(self.id);
         self.volume.counters_mut().cleaned_lines += 1;
         self.volume.writeback_mut().remove(line.key, slot);
         self.integrity.free_parity(slot, self.index);
@@ -216,7 +217,18 @@ impl<M: LineTable> VolumeLines<'_, M> {
         rewritten: u8,
         out: &mut Outbox,
     ) -> Option<Slot> {
-        let new = self.index.reserve()?;
+        self.move_away_as(Taker::Data(self.id), slot, rewritten, out)
+    }
+
+    /// As [`VolumeLines::move_away`], with what the taker may have.
+    pub(crate) fn move_away_as(
+        &mut self,
+        taker: Taker,
+        slot: Slot,
+        rewritten: u8,
+        out: &mut Outbox,
+    ) -> Option<Slot> {
+        let new = self.index.reserve(taker)?;
         self.move_to(slot, new, rewritten, out);
         Some(new)
     }
@@ -237,7 +249,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
             self.index.clear_filling();
         }
         if freeze {
-            self.quota.add_dirty(1);
+            self.quota.add_dirty(self.id);
             let epochs = self.volume.writeback_mut().epochs_mut();
             epochs.expect("only ordered volumes freeze slots").freeze(line.key.line());
         } else if line.dirty != 0 {
@@ -406,7 +418,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         let Some(epochs) = self.volume.writeback_mut().epochs_mut() else { return };
         if line.has(FROZEN) {
             epochs.thaw(key, slot);
-            self.quota.count_cleaned();
+            self.quota.count_cleaned(self.id);
             self.integrity.free_parity(slot, self.index);
             self.index.thaw(slot);
         } else if line.dirty != 0 {

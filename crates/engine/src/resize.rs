@@ -9,6 +9,7 @@
 //! | a dirty line that nothing uses | moves to a slab that stays, where it may evict a clean line |
 //! | a dirty line for which no slot is free | is made old, so that it is destaged soon |
 //! | a retained line ([`crate::index::retained`]) | moves like a dirty one, or waits for a slot |
+//! | a clean line of a volume with no more than its guaranteed lines | the same |
 //! | a dirty line of a closed epoch, or an older version of a line | waits for its destage |
 //! | parity | is dropped, after its line is verified; the patrol stores new parity elsewhere |
 //! | anything pinned or in an operation | waits |
@@ -22,6 +23,7 @@
 
 use crate::index::Slots;
 use crate::index::retained::{self, is_retained};
+use crate::index::shares::{self, Taker, is_guaranteed};
 use crate::index::slabs::{apply_policy_capacity, give_back, rank, slabs_mut, take_back};
 use crate::integrity::ShardIntegrity;
 use crate::line::key::LineKey;
@@ -66,6 +68,11 @@ pub enum ResizeStep {
     Empty(Slab),
 }
 
+/// The lines that a shard may hold, now and after a shrink that has begun.
+pub(crate) fn lines_of<M: LineTable>(index: &Slots<M>) -> usize {
+    index.slabs().usable().min(index.slabs().target()) as usize
+}
+
 /// Resizes a shard. Borrows its components for one call; owns nothing.
 pub(crate) struct ShardResizer<'a, M> {
     pub volumes: &'a mut ShardVolumes,
@@ -83,14 +90,17 @@ impl<M: LineTable> ShardResizer<'_, M> {
         self.apply_size();
     }
 
-    /// Scales the quota and the policy to the number of lines that the shard may hold beside pinned
-    /// ranges. The quota follows a shrink at once, so that dirty lines are destaged meanwhile.
+    /// Scales the shares, the quota and the policy to the number of lines that the shard may hold,
+    /// the last two to those beside pinned ranges. The quota follows a shrink at once, so that
+    /// dirty lines are destaged meanwhile.
     pub(crate) fn apply_size(&mut self) {
-        let slabs = self.index.slabs();
-        let lines = slabs.usable().min(slabs.target()) as usize;
-        let retained = retained::set_lines(self.index, lines);
-        self.quota.set_lines(lines - retained);
-        apply_policy_capacity(self.index, retained);
+        let lines = lines_of(self.index);
+        shares::set_lines(self.index, lines);
+        retained::set_lines(self.index, lines);
+        let parts = retained::Parts::of(self.index, lines).beside_pins(self.index);
+        let shares = parts.shares.into_iter();
+        self.quota.set_lines(lines - parts.retained, shares);
+        apply_policy_capacity(self.index, parts.retained);
     }
 
     /// See [`crate::Shard::step_resize`].
@@ -200,6 +210,7 @@ impl<M: LineTable> ShardResizer<'_, M> {
     /// Whether a clean line is moved instead of dropped.
     fn must_stay(&self, slot: Slot) -> bool {
         is_retained(self.index, slot) && !self.planted.is(PlantedBug::DropRetained)
+            || is_guaranteed(self.index, slot) && !self.planted.is(PlantedBug::DropGuaranteed)
     }
 
     /// Whether a line can be moved or sealed anew: its volume is served, and nothing uses it.
@@ -222,7 +233,7 @@ impl<M: LineTable> ShardResizer<'_, M> {
         let mut lines = self.on(key.volume());
         if *has_slot {
             lines.index.pin(slot);
-            if let Some(new) = lines.move_away(slot, 0, out) {
+            if let Some(new) = lines.move_away_as(Taker::Moved, slot, 0, out) {
                 lines.index.unpin(new);
                 lines.volume.counters_mut().moved_lines += 1;
                 return true;

@@ -84,6 +84,12 @@ bugs! {
     IgnoreDirtyInHoldOut,
     /// Lines that a write to a frozen volume brought into the pool stay there.
     KeepBuffered,
+    /// A volume loses guaranteed lines to others.
+    EvictGuaranteed,
+    /// A volume gets more lines than its largest share.
+    PassShareMax,
+    /// A shrink drops guaranteed lines.
+    DropGuaranteed,
 }
 
 /// The planted bug of a shard, if any.

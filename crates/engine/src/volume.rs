@@ -69,7 +69,7 @@ impl ShardVolume {
             unsafe_ups: UnsafeUps::Stable,
             gather_below: u64::MAX,
             trial: Trial::default(),
-            writeback: Writeback::new(size_bytes),
+            writeback: Writeback::new(id, size_bytes),
             operations: 0,
             lost_sectors: 0,
             counters: VolumeCounters::default(),

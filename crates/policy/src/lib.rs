@@ -166,6 +166,13 @@ pub trait Eviction: Send {
         self.on_insert(new, key, Hint::Normal);
     }
 
+    /// Takes a hit from the resident line in `slot`, for the caller's own search for a line to
+    /// evict. Returns false if it has none, so that the line may be evicted. By default, no line
+    /// has hits.
+    fn spare(&mut self, _slot: Slot) -> bool {
+        false
+    }
+
     /// The value of the resident line in `slot`, from zero to [`LINE_VALUE_MAX`]: zero for a line
     /// that need not be cached again after a restart, and [`LINE_VALUE_HOT`] or more for one that
     /// was used repeatedly. By default, all lines have the same value.

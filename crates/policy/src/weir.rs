@@ -594,6 +594,10 @@ impl Eviction for Weir {
         self.links.replace(list, old, new);
     }
 
+    fn spare(&mut self, slot: Slot) -> bool {
+        self.states[slot as usize].take_hit()
+    }
+
     fn value(&self, slot: Slot) -> u8 {
         let state = self.states[slot as usize];
         let base = match state.queue() {

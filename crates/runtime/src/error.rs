@@ -7,7 +7,7 @@ use crate::shared::{CalibrateError, PinError, UnknownVolume, WorkerEnded};
 use forebay_backend::MeasureError;
 use forebay_journal::identity::Evidence;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
-use forebay_types::{Action, Blame, Bytes, Fault, IoError, Remedy};
+use forebay_types::{Action, Blame, Bytes, Fault, IoError, Remedy, ShareSum};
 use std::io;
 
 /// Why a runtime does not start.
@@ -257,6 +257,9 @@ pub enum VolumeError {
     /// The ranges cannot be pinned.
     #[error(transparent)]
     Pin(#[from] PinError),
+    /// The guaranteed shares of the volumes leave no room.
+    #[error("{0}")]
+    Shares(ShareSum),
     /// The restore from the journal has failed.
     #[error(
         "volume '{name}' cannot be served: restoring its data from the journal failed; nothing is \
@@ -425,6 +428,7 @@ impl Fault for VolumeError {
             Self::Calibrate(error) => error.remedy(),
             Self::Measure { source, .. } => source.remedy(),
             Self::Pin(error) => error.remedy(),
+            Self::Shares(sum) => sum.remedy().into(),
             Self::Restore { .. } => "try again when its disk and the journal work".into(),
             Self::Load { .. } => "try again when its disk and the vault work".into(),
             Self::Vault(error) => error.remedy(),

@@ -19,6 +19,7 @@ mod hold_out;
 pub mod limits;
 
 mod pinned;
+mod pool_share;
 mod settings;
 mod shown;
 mod size;
@@ -44,6 +45,7 @@ pub use history::{
 };
 pub use hold_out::HoldOut;
 pub use pinned::PinnedRanges;
+pub use pool_share::{PoolShare, SHARE_MIN_SUM_MAX, ShareSum};
 pub use settings::{PROGRAM_SETTINGS, Setting};
 pub use shown::Shown;
 pub use size::{ParseSizeError, Size};

@@ -70,6 +70,10 @@ volume_settings! {
          serves any content as it is";
     live frozen: bool = false, "frozen", "yes|no", "no",
         "keep new data out of memory, as for the time of a scan or a backup";
+    live share_min: Option<u8> = None, "share-min", "PERCENT|off", "off",
+        "share of the memory that other volumes do not take from it";
+    live share_max: Option<u8> = None, "share-max", "PERCENT|off", "off",
+        "largest share of the memory";
     live prefetch: bool = true, "prefetch", "yes|no", "yes",
         "read ahead of sequential streams";
     live warm: bool = true, "warm", "yes|no", "yes",

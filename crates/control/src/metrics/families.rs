@@ -102,6 +102,10 @@ type Figure = (MetricKind, &'static str, &'static str, fn(&VolumeStatus) -> f64)
 const FIGURES: &[Figure] = &[
     (Gauge, "volume_size_bytes", "Size of the volume.", |v| v.size_bytes as f64),
     (Gauge, "volume_cached_bytes", "Data in memory.", |v| v.cached_bytes as f64),
+    (Gauge, "volume_share_min_bytes", "Memory that other volumes do not take from it (share-min).",
+        |v| v.share_min_bytes as f64),
+    (Gauge, "volume_share_max_bytes", "The most memory that it may have (share-max), or 0.",
+        |v| v.share_max_bytes.unwrap_or(0) as f64),
     (Gauge, "volume_dirty_bytes", "Data that is not on the disk.", |v| v.dirty_bytes as f64),
     (Gauge, "volume_frozen", "Whether nothing is admitted into memory.",
         |v| f64::from(u8::from(v.frozen))),

@@ -61,7 +61,7 @@ impl<M: LineTable> Destager<'_, M> {
             return self.tick_epochs(now_ms, out);
         }
         let inputs = self.inputs(now_ms);
-        let may_age = !self.lines.quota.is_over_background();
+        let may_age = !self.lines.quota.is_over_background(self.lines.id);
         let has_lost = self.lines.volume.lost_sectors() > 0;
         let writeback = self.lines.volume.writeback_mut();
         if writeback.begin_sweep(self.lines.id, inputs, may_age, has_lost, self.lines.index) {
@@ -90,8 +90,8 @@ impl<M: LineTable> Destager<'_, M> {
     /// See [`crate::Shard::is_order_due`].
     pub(crate) fn is_order_due(&self, now_ms: u64) -> bool {
         let Some(epochs) = self.lines.volume.writeback().epochs() else { return false };
-        let close_current =
-            self.lines.quota.is_over_background() || self.lines.volume.mode() != Mode::WriteBack;
+        let close_current = self.lines.quota.is_over_background(self.lines.id)
+            || self.lines.volume.mode() != Mode::WriteBack;
         let age_ms = self.lines.quota.config().dirty_age_ms;
         epochs.is_due(now_ms, age_ms, close_current) && !self.scheduler().is_backing_off(now_ms)
     }
@@ -205,7 +205,7 @@ impl<M: LineTable> Destager<'_, M> {
             return;
         }
         let (elevator, shard) = self.scheduler().elevator();
-        let dirty_lines_max = self.lines.quota.config().dirty_lines_max;
+        let dirty_lines_max = self.lines.quota.lines_max(self.lines.id);
         loop {
             let stop = self.next_stop(now_ms);
             if elevator.publish(shard, stop) && elevator.shards() > 1 {
@@ -346,7 +346,7 @@ impl<M: LineTable> Destager<'_, M> {
     /// may take long, because a disk serves nearby requests first.
     pub(crate) fn admit(&mut self, now_ms: u64, out: &mut Outbox) {
         let quota = &self.lines.quota;
-        let (free, max) = (quota.free_lines(), quota.config().dirty_lines_max);
+        let (free, max) = (quota.free_lines(self.lines.id), quota.lines_max(self.lines.id));
         let scheduler = self.scheduler_mut();
         scheduler.restart_wait(now_ms);
         let before = out.answers.len();
@@ -381,8 +381,8 @@ impl<M: LineTable> Destager<'_, M> {
     /// Counts a completed destage. The caller handles its lines afterwards.
     pub(crate) fn count_end(&mut self, op: &LineOp, now_ms: u64) {
         let failed = op.error.is_some();
-        self.lines.quota.count_destage_end(op.lines.len());
-        let has_recovered = self.lines.quota.has_recovered();
+        self.lines.quota.count_destage_end(self.lines.id, op.lines.len());
+        let has_recovered = self.lines.quota.has_recovered(self.lines.id);
         let writeback = self.lines.volume.writeback_mut();
         if writeback.epochs().is_none() {
             writeback.flushes_mut().count_end(op.serves);

@@ -16,11 +16,13 @@ pub(crate) mod buffered;
 pub(crate) mod lookup;
 pub(crate) mod recover;
 pub(crate) mod retained;
+pub(crate) mod shares;
 pub(crate) mod slabs;
 pub(crate) mod warm;
 
 use crate::index::lookup::Index;
 use crate::index::retained::Retained;
+use crate::index::shares::{ShareView, Shares, Taker};
 use crate::index::warm::{LineCounts, WarmView};
 use crate::line::bits::SlotSet;
 use crate::line::meta::{
@@ -70,18 +72,25 @@ pub struct Slots<M> {
     forecast_used: LineCounts,
     /// The pinned ranges, and the lines of them that are resident.
     retained: Retained,
+    /// The guaranteed and the largest shares of volumes.
+    shares: Shares,
 }
 
 /// The policy's view of the lines.
 struct LinesView<'a> {
     lines: &'a [LineMeta],
     slabs: &'a Slabs,
+    /// What the taker of the slot may have. `None` if no volume has shares.
+    shares: Option<ShareView<'a>>,
 }
 
 impl Lines for LinesView<'_> {
     fn is_evictable(&self, slot: Slot) -> bool {
         let line = &self.lines[slot as usize];
-        line.pins == 0 && line.dirty == 0 && self.slabs.keeps(slot)
+        line.pins == 0
+            && line.dirty == 0
+            && self.slabs.keeps(slot)
+            && self.shares.is_none_or(|shares| shares.may_take(line.key))
     }
 
     fn key(&self, slot: Slot) -> u64 {
@@ -104,6 +113,7 @@ impl<M: LineTable> Slots<M> {
             slabs: Slabs::new(lines.len(), slab_lines),
             index: Index::new(lines.len()),
             retained: Retained::new(lines.len()),
+            shares: Shares::default(),
             unsealed: SlotSet::new(lines.len()),
             dirty: SlotSet::new(lines.len()),
             lines,
@@ -320,10 +330,11 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Allocates a slot for `key`, which must be absent, with no valid sector. Evicts another line
-    /// if necessary. `None` if every line is dirty, pinned or retained, or, for a forecast, too
-    /// valuable.
+    /// if necessary. `None` if every line that may be evicted for it is dirty, pinned or retained,
+    /// or, for a forecast, too valuable.
     pub(crate) fn allocate(&mut self, key: LineKey, hint: Hint) -> Option<Slot> {
-        let slot = self.take_slot(Some((key, hint)))?;
+        let taker = Taker::Line { volume: key.volume(), reserved: 0 };
+        let slot = self.take_slot(Some((key, hint)), taker)?;
         self.place(slot, key, hint);
         Some(slot)
     }
@@ -345,10 +356,10 @@ impl<M: LineTable> Slots<M> {
         in_order();
     }
 
-    /// Reserves a detached slot for `key`, under one pin. Later it is adopted, becomes the target
-    /// of a relocation, or is freed with its last pin.
-    pub(crate) fn reserve_detached(&mut self, key: LineKey) -> Option<Slot> {
-        let slot = self.reserve()?;
+    /// Reserves a detached slot for `key`, for data of a volume, under one pin. Later it is
+    /// adopted, becomes the target of a relocation, or is freed with its last pin.
+    pub(crate) fn reserve_detached(&mut self, key: LineKey, volume: VolumeId) -> Option<Slot> {
+        let slot = self.reserve(Taker::Data(volume))?;
         self.set_key(slot, key, 1, DETACHED);
         Some(slot)
     }
@@ -407,6 +418,9 @@ impl<M: LineTable> Slots<M> {
         debug_assert!(self.find(key).is_none(), "line {key:?} is indexed twice");
         self.index.insert(key, slot);
         self.admitted.count(key.volume());
+        if self.shares.are_set() {
+            shares::check_insertion(self, key);
+        }
         if self.retained.admit(key) {
             self.get_mut(slot).flags |= RETAINED;
         } else {
@@ -471,6 +485,9 @@ impl<M: LineTable> Slots<M> {
         assert!(line.dirty == 0, "a dirty line is dropped: {line:?}");
         assert!(!line.has(DETACHED), "slot {slot} is not the place of a line");
         self.index.remove(line.key, slot, &self.lines);
+        if self.shares.are_set() {
+            shares::lower_ceiling(self, line.key.volume());
+        }
         if line.has(RETAINED) {
             self.retained.remove(line.key.volume());
         } else {
@@ -518,15 +535,22 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Reserves a slot, evicting another line if necessary. The slot is neither free nor resident
-    /// until it is placed, relocated to or freed. `None` if every line is dirty, pinned or
-    /// retained.
-    pub(crate) fn reserve(&mut self) -> Option<Slot> {
-        self.take_slot(None)
+    /// until it is placed, relocated to or freed. `None` if every line that may be evicted for it
+    /// is dirty, pinned or retained.
+    pub(crate) fn reserve(&mut self, taker: Taker) -> Option<Slot> {
+        self.take_slot(None, taker)
     }
 
     /// Takes a free slot, or that of another line, for a line that is inserted next, if it is known
-    /// already.
-    fn take_slot(&mut self, incoming: Option<(LineKey, Hint)>) -> Option<Slot> {
+    /// already. A volume at its largest share gets the slot of one of its own lines.
+    fn take_slot(&mut self, incoming: Option<(LineKey, Hint)>, taker: Taker) -> Option<Slot> {
+        let is_forecast = matches!(incoming, Some((_, Hint::Forecast)));
+        if let Some(volume) = shares::needs_own(self, taker) {
+            // A forecast would have to know which of the volume's lines are worth less.
+            let victim = if is_forecast { None } else { shares::find_own(self, volume, true) }?;
+            self.evict_line(victim, taker);
+            return Some(victim);
+        }
         if let Some(slot) = self.slabs.first_free() {
             self.slabs.pop_free(slot, self.get(slot).pins);
             return Some(slot);
@@ -534,19 +558,27 @@ impl<M: LineTable> Slots<M> {
         if let Some(slot) = slabs::take_unused(self) {
             return Some(slot);
         }
-        let view = LinesView { lines: &self.lines, slabs: &self.slabs };
+        let shares = ShareView::new(&self.shares, self.index.residents(), taker);
+        let view = LinesView { lines: &self.lines, slabs: &self.slabs, shares };
         let victim = match incoming {
             Some((key, hint)) => self.policy.evict(key.hash(), hint, &view),
             None => self.policy.vacate(&view),
         };
-        let victim = match incoming {
-            // Lines that the policy does not choose are worth more than those of a forecast.
-            Some((_, Hint::Forecast)) => victim?,
-            _ => victim.or_else(|| self.find_victim())?,
-        };
+        // Lines that the policy does not choose are worth more than those of a forecast.
+        let victim =
+            if is_forecast { victim } else { victim.or_else(|| shares::find_victim(self, taker)) }?;
+        self.evict_line(victim, taker);
+        Some(victim)
+    }
+
+    /// Evicts a line, which the policy no longer knows. Its slot is not free.
+    fn evict_line(&mut self, victim: Slot, taker: Taker) {
         let line = *self.get(victim);
         assert!(line.pins == 0 && line.dirty == 0, "the policy evicted a line in use: {line:?}");
         assert!(!line.has(RETAINED), "a line of a pinned range was evicted: {line:?}");
+        if self.shares.are_set() {
+            shares::check_eviction(self, line.key, taker);
+        }
         self.index.remove(line.key, victim, &self.lines);
         self.clear(victim);
         self.evictions += 1;
@@ -554,23 +586,6 @@ impl<M: LineTable> Slots<M> {
         if line.has(PRELOADED) {
             self.preloads_in_vain.count(line.key.volume());
         }
-        Some(victim)
-    }
-
-    /// The next line that may be evicted, in order of slots. A policy examines only a few lines,
-    /// and all of these may be dirty. Some slots are always clean, so the search is short on
-    /// average, although a single one may be long.
-    fn find_victim(&mut self) -> Option<Slot> {
-        let mut slots = (self.hand..self.unused).chain(0..self.hand);
-        let is_evictable = |line: &LineMeta| {
-            let is_idle = line.pins == 0 && line.dirty == 0;
-            line.key != LineKey::NONE && is_idle && line.flags & (DETACHED | RETAINED) == 0
-        };
-        let is_evictable = |&slot: &Slot| is_evictable(self.get(slot)) && self.slabs.keeps(slot);
-        let victim = slots.find(is_evictable)?;
-        self.hand = victim + 1;
-        self.policy.on_remove(victim);
-        Some(victim)
     }
 
     /// Empties a slot. The dirty bits are cleared first: in another order, recovery could take a
@@ -606,6 +621,7 @@ impl<M: LineTable> Slots<M> {
             + self.forecast.metadata_bytes()
             + self.forecast_used.metadata_bytes()
             + self.retained.metadata_bytes()
+            + self.shares.metadata_bytes()
             + self.policy.metadata_bytes()
     }
 
@@ -653,6 +669,7 @@ impl<M: LineTable> Slots<M> {
         let known = resident + detached + free + away;
         assert_eq!(known, self.unused as usize, "slots in each state");
         retained::check(self);
+        shares::check(self);
         self.policy.self_check();
     }
 }

@@ -6,15 +6,18 @@
 //! drop it, and it is retained again when it is next filled.
 //!
 //! A shard retains up to five eighths of the lines that it may hold, so that others can always be
-//! cached; pinned lines beyond that stay in the policy. If a shard shrinks so far that it retains
-//! too many lines, it returns some to the policy first ([`trim`]); the others move to slabs that
-//! stay (`resize`).
+//! cached; pinned lines beyond that stay in the policy. The same proportion applies to the lines of
+//! each guaranteed share, which retained lines of its volume fill first, to those that no volume is
+//! guaranteed, and to a volume's largest share. If a limit falls below the number of retained
+//! lines, also because the shard shrinks, some return to the policy ([`trim`]); the others move to
+//! slabs that stay (`resize`).
 
-use crate::index::Slots;
+use crate::index::shares::ShareLines;
+use crate::index::{Slots, shares};
 use crate::line::meta::{DETACHED, LineTable, RETAINED};
 use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::Hint;
-use forebay_types::{PinnedRanges, VolumeId};
+use forebay_types::{PinnedRanges, PoolShare, VolumeId};
 use std::sync::Arc;
 
 /// The maximum number of retained lines in a shard that may hold `lines` lines.
@@ -29,6 +32,16 @@ struct PinnedVolume {
     /// Lines of the ranges that this shard owns.
     owned_lines: u64,
     retained_lines: u64,
+    /// Lines that may be retained within its guaranteed share, and in all.
+    own_lines_max: u64,
+    lines_max: u64,
+}
+
+impl PinnedVolume {
+    /// Retained lines beyond those in its guaranteed share.
+    const fn common_lines(&self) -> u64 {
+        self.retained_lines.saturating_sub(self.own_lines_max)
+    }
 }
 
 /// The pinned ranges of all volumes, and how many of their lines are retained.
@@ -37,14 +50,25 @@ pub(crate) struct Retained {
     /// Indexed by the number of the volume; nothing is pinned beyond the end.
     volumes: Vec<PinnedVolume>,
     lines: usize,
-    lines_max: usize,
+    /// Retained lines beyond those in guaranteed shares, and their maximum.
+    common_lines: u64,
+    common_lines_max: u64,
+    /// Whether more lines may be retained than the limits allow, because these became lower.
+    is_trimming: bool,
     /// The slot at which [`trim`] continues.
     hand: Slot,
 }
 
 impl Retained {
     pub(crate) const fn new(slots: usize) -> Self {
-        Self { volumes: Vec::new(), lines: 0, lines_max: retained_lines_max(slots), hand: 0 }
+        Self {
+            volumes: Vec::new(),
+            lines: 0,
+            common_lines: 0,
+            common_lines_max: retained_lines_max(slots) as u64,
+            is_trimming: false,
+            hand: 0,
+        }
     }
 
     /// Whether a line is of a pinned range.
@@ -56,12 +80,32 @@ impl Retained {
     /// Counts a line as retained if it is of a pinned range and fewer lines than the maximum are
     /// retained. Returns whether it is counted.
     pub(crate) fn admit(&mut self, key: LineKey) -> bool {
-        let is_admitted = self.lines < self.lines_max && self.is_pinned(key);
+        if !self.is_pinned(key) {
+            return false;
+        }
+        let volume = &mut self.volumes[usize::from(key.volume().0)];
+        let is_own = volume.retained_lines < volume.own_lines_max;
+        let has_room = is_own || self.common_lines < self.common_lines_max;
+        let is_admitted = has_room && volume.retained_lines < volume.lines_max;
         if is_admitted {
+            volume.retained_lines += 1;
             self.lines += 1;
-            self.volumes[usize::from(key.volume().0)].retained_lines += 1;
+            self.common_lines += u64::from(!is_own);
         }
         is_admitted
+    }
+
+    /// Whether a line of a volume must return to the policy.
+    fn is_too_many(&self, volume: VolumeId) -> bool {
+        let of = &self.volumes[usize::from(volume.0)];
+        let is_over = self.common_lines > self.common_lines_max;
+        of.retained_lines > of.lines_max || is_over && of.common_lines() > 0
+    }
+
+    /// Whether no line must return to the policy.
+    fn is_trimmed(&self) -> bool {
+        self.common_lines <= self.common_lines_max
+            && self.volumes.iter().all(|of| of.retained_lines <= of.lines_max)
     }
 
     /// Retained lines of a volume.
@@ -74,6 +118,7 @@ impl Retained {
     pub(crate) fn remove(&mut self, volume: VolumeId) {
         let volume = &mut self.volumes[usize::from(volume.0)];
         assert!(volume.retained_lines > 0, "more lines were removed than retained");
+        self.common_lines -= u64::from(volume.common_lines() > 0);
         volume.retained_lines -= 1;
         self.lines -= 1;
     }
@@ -84,7 +129,7 @@ impl Retained {
 }
 
 /// Sets the pinned ranges of a volume, of which this shard owns `owned_lines` lines. Applies to
-/// lines that enter the pool from now on.
+/// lines that enter the pool from now on. The caller then calls [`set_lines`].
 pub(crate) fn set_pinned<M>(
     slots: &mut Slots<M>,
     volume: VolumeId,
@@ -100,18 +145,81 @@ pub(crate) fn set_pinned<M>(
     volumes[at].owned_lines = owned_lines;
 }
 
-/// Sets how many lines the shard may hold. Returns how many lines may be retained in it, as by
-/// [`retained_of`]. If more are retained, the caller must call [`trim`].
-pub(crate) fn set_lines<M>(slots: &mut Slots<M>, lines: usize) -> usize {
-    slots.retained.lines_max = retained_lines_max(lines);
-    retained_of(slots, lines)
+/// Sets how many lines the shard may hold. If more are retained than may be, the caller must call
+/// [`trim`] until it returns true.
+pub(crate) fn set_lines<M>(slots: &mut Slots<M>, lines: usize) {
+    let parts = Parts::of(slots, lines);
+    let retained = &mut slots.retained;
+    for of in &mut retained.volumes {
+        (of.own_lines_max, of.lines_max) = (0, u64::MAX);
+    }
+    for &(volume, share) in &parts.shares {
+        let Some(of) = retained.volumes.get_mut(usize::from(volume.0)) else { continue };
+        of.own_lines_max = retained_lines_max(share.lines_min(lines)) as u64;
+        let max = share.lines_max(lines).map(|max| retained_lines_max(max) as u64);
+        of.lines_max = max.unwrap_or(u64::MAX);
+    }
+    retained.common_lines_max = retained_lines_max(parts.common) as u64;
+    retained.common_lines = retained.volumes.iter().map(PinnedVolume::common_lines).sum();
+    retained.is_trimming = !retained.is_trimmed();
 }
 
-/// The number of lines that the pinned ranges of all volumes may take in a shard that may hold
-/// `lines` lines.
-pub(crate) fn retained_of<M>(slots: &Slots<M>, lines: usize) -> usize {
-    let owned_lines = slots.retained.volumes.iter().map(|volume| volume.owned_lines).sum::<u64>();
-    retained_lines_max(lines).min(usize::try_from(owned_lines).unwrap_or(usize::MAX))
+/// Whether lines must return to the policy.
+pub(crate) const fn is_trimming<M>(slots: &Slots<M>) -> bool {
+    slots.retained.is_trimming
+}
+
+/// The parts of a shard that may hold some lines: the guaranteed shares, and the common part.
+pub(crate) struct Parts {
+    /// Lines of the shard.
+    lines: usize,
+    /// Lines that no volume is guaranteed.
+    common: usize,
+    shares: Vec<(VolumeId, PoolShare)>,
+}
+
+/// The lines of the parts of a shard that pinned ranges leave.
+pub(crate) struct FreeParts {
+    /// The lines that pinned ranges may take in the whole shard.
+    pub retained: usize,
+    /// The lines of each volume that has shares.
+    pub shares: Vec<(VolumeId, ShareLines)>,
+}
+
+impl Parts {
+    pub(crate) fn of<M>(slots: &Slots<M>, lines: usize) -> Self {
+        let shares: Vec<_> = shares::all(slots).collect();
+        let guaranteed: usize = shares.iter().map(|(_, share)| share.lines_min(lines)).sum();
+        Self { lines, common: lines.saturating_sub(guaranteed), shares }
+    }
+
+    /// What the pinned ranges of all volumes leave of the parts. They fill the guaranteed share of
+    /// their volume first.
+    pub(crate) fn beside_pins<M>(&self, slots: &Slots<M>) -> FreeParts {
+        let mut owned: Vec<usize> = slots
+            .retained
+            .volumes
+            .iter()
+            .map(|of| usize::try_from(of.owned_lines).unwrap_or(usize::MAX))
+            .collect();
+        let (mut shares, mut retained) = (Vec::new(), 0);
+        for &(volume, share) in &self.shares {
+            let owned = owned.get_mut(usize::from(volume.0));
+            let (min, max) = (share.lines_min(self.lines), share.lines_max(self.lines));
+            let pinned = owned.as_ref().map_or(0, |owned| **owned);
+            let pinned = max.map_or(pinned, |max| pinned.min(retained_lines_max(max)));
+            let own = pinned.min(retained_lines_max(min));
+            if let Some(owned) = owned {
+                *owned = pinned - own;
+            }
+            retained += own;
+            let max = max.map(|max| max - pinned);
+            shares.push((volume, ShareLines { min: min - own, max }));
+        }
+        let owned = owned.iter().fold(0usize, |sum, &owned| sum.saturating_add(owned));
+        let common = retained_lines_max(self.common).min(owned);
+        FreeParts { retained: retained + common, shares }
+    }
 }
 
 /// Whether a line is of a pinned range.
@@ -150,16 +258,19 @@ fn release<M: LineTable>(slots: &mut Slots<M>, slot: Slot) {
 /// Returns false if there are still too many.
 pub(crate) fn trim<M: LineTable>(slots: &mut Slots<M>, slots_max: Slot) -> bool {
     for _ in 0..slots_max {
-        if slots.retained.lines <= slots.retained.lines_max {
+        slots.retained.is_trimming &= !slots.retained.is_trimmed();
+        if !slots.retained.is_trimming {
             return true;
         }
         let slot = slots.retained.hand;
         slots.retained.hand = (slot + 1) % slots.used();
-        if slots.get(slot).has(RETAINED) {
+        let line = slots.get(slot);
+        if line.has(RETAINED) && slots.retained.is_too_many(line.key.volume()) {
             release(slots, slot);
         }
     }
-    slots.retained.lines <= slots.retained.lines_max
+    slots.retained.is_trimming &= !slots.retained.is_trimmed();
+    !slots.retained.is_trimming
 }
 
 /// Panics if the numbers of retained lines are wrong.
@@ -174,8 +285,9 @@ pub(super) fn check<M: LineTable>(slots: &Slots<M>) {
     let counted = retained.volumes.iter().map(|volume| volume.retained_lines);
     assert!(counted.eq(found.iter().copied()), "retained lines of each volume: {found:?}");
     assert_eq!(found.iter().sum::<u64>(), retained.lines as u64, "all retained lines");
-    let is_trimmed = retained.lines <= retained.lines_max || slots.slabs.is_resizing();
-    assert!(is_trimmed, "too many lines are retained");
+    let common: u64 = retained.volumes.iter().map(PinnedVolume::common_lines).sum();
+    assert_eq!(common, retained.common_lines, "retained lines beyond guaranteed shares");
+    assert!(retained.is_trimmed() || retained.is_trimming, "too many lines are retained");
 }
 
 #[cfg(test)]

@@ -17,16 +17,17 @@ pub(crate) fn apply_policy_capacity<M>(slots: &mut Slots<M>, retained: usize) {
 }
 
 /// Records the values of some slabs; see [`Slabs::rank`]. `moved` is added to the value of each
-/// line that would be moved because it is dirty or retained, and `pinned` to that of each pinned
-/// slot.
+/// line that would be moved because it is dirty, retained or guaranteed, and `pinned` to that of
+/// each pinned slot.
 pub(crate) fn rank<M: LineTable>(
     slots: &mut Slots<M>,
     slots_max: Slot,
     moved: u64,
     pinned: u64,
 ) -> bool {
-    let Slots { slabs, lines, policy, unused, .. } = slots;
+    let Slots { slabs, lines, policy, unused, shares, index, .. } = slots;
     let lines: &[LineMeta] = lines;
+    let guaranteed = shares.guaranteed(index.residents());
     slabs.rank(slots_max, |slot| {
         let line = &lines[slot as usize];
         if slot >= *unused || line.key == LineKey::NONE {
@@ -34,7 +35,8 @@ pub(crate) fn rank<M: LineTable>(
         }
         let is_known = line.flags & (DETACHED | RETAINED) == 0;
         let value = if is_known { u64::from(policy.value(slot)) } else { 0 };
-        let moved = if line.dirty != 0 || line.has(RETAINED) { moved } else { 0 };
+        let is_moved = line.dirty != 0 || line.has(RETAINED) || guaranteed(line.key);
+        let moved = if is_moved { moved } else { 0 };
         value + moved + if line.pins > 0 { pinned } else { 0 }
     })
 }

@@ -51,7 +51,8 @@ impl Parity {
         let slot = match self.open.first() {
             Some(&slot) => slot,
             None => {
-                let slot = slots.reserve_detached(LineKey::PARITY)?;
+                let volume = slots.get(line).key.volume();
+                let slot = slots.reserve_detached(LineKey::PARITY, volume)?;
                 self.open.insert(slot);
                 self.slots += 1;
                 slot

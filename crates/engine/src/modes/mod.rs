@@ -296,7 +296,7 @@ impl<'a, M: LineTable> PartWriter<'a, M> {
             return true;
         }
         let lines = line_parts(part.volume, part.range);
-        let free = self.lines.quota.free_lines();
+        let free = self.lines.quota.free_lines(part.volume);
         // Far from the limit, skip counting the lines that are dirty already.
         let (fewest, _) = lines.size_hint();
         if fewest <= free {
@@ -316,7 +316,7 @@ impl<'a, M: LineTable> PartWriter<'a, M> {
     /// can make progress.
     fn throttle(&mut self, part: &Part, now_ms: u64, attempt: Attempt, out: &mut Outbox) -> bool {
         let (lines, _) = line_parts(part.volume, part.range).size_hint();
-        let never = lines > self.lines.quota.config().dirty_lines_max;
+        let never = lines > self.lines.quota.lines_max(part.volume);
         out.waits_for = WaitsFor::Throttle;
         !never
             && attempt.count < THROTTLED_ATTEMPTS_MAX

@@ -9,6 +9,7 @@
 use crate::index::FIRST_USE;
 use crate::index::prepare_lookups;
 use crate::index::retained::{follow_pins, is_pinned};
+use crate::index::shares;
 use crate::index::warm::{count_forecast, forecast_again, touch_first};
 use crate::line::key::{line_parts, mask_runs, pieces, sector_mask};
 use crate::line::meta::{LineTable, MARK, PREFETCHED, PRELOADED};
@@ -521,7 +522,8 @@ impl<'a, M: LineTable> PartReader<'a, M> {
         if self.lines.index.find(key).is_some() {
             return Preload::Skip;
         }
-        if !self.lines.index.warm().has_free_slot() {
+        let index = &self.lines.index;
+        if !index.warm().has_free_slot() || shares::is_full(index, self.lines.id, 0) {
             return Preload::NoRoom;
         }
         self.preload_into_slot(key, hint, out)

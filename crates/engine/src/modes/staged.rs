@@ -11,6 +11,7 @@
 
 use super::{ByteSource, Effective, PartWriter, Through, WriteOutcome, WriteTerms};
 use crate::index::prepare_lookups;
+use crate::index::shares;
 use crate::line::key::{LinePart, line_parts};
 use crate::line::meta::{DETACHED, LineTable};
 use crate::ops::OpKind;
@@ -24,7 +25,7 @@ impl<M: LineTable> PartWriter<'_, M> {
     pub(crate) fn stage(&mut self, range: ByteRange, staged: &mut Vec<Slot>) -> bool {
         let before = staged.len();
         for line in line_parts(self.lines.id, range) {
-            let Some(slot) = self.lines.index.reserve_detached(line.key) else {
+            let Some(slot) = self.lines.index.reserve_detached(line.key, self.lines.id) else {
                 while staged.len() > before {
                     let slot = staged.pop().expect("the list is longer than before");
                     self.lines.index.unpin(slot);
@@ -50,7 +51,7 @@ impl<M: LineTable> PartWriter<'_, M> {
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms, attempt) {
             Effective::WriteBack => {
-                let outcome = self.write_back_staged(part, staged, terms.now_ms, out);
+                let outcome = self.write_back_staged(part, fua, attempt, staged, terms.now_ms, out);
                 self.record(part, staged, terms.record, outcome, out)
             }
             Effective::WriteThrough(Through::DirtyLimit)
@@ -75,6 +76,8 @@ impl<M: LineTable> PartWriter<'_, M> {
     fn write_back_staged(
         &mut self,
         part: &Part,
+        fua: bool,
+        attempt: Attempt,
         staged: &[Slot],
         now_ms: u64,
         out: &mut Outbox,
@@ -82,6 +85,13 @@ impl<M: LineTable> PartWriter<'_, M> {
         let may_wait = !self.lines.planted.is(PlantedBug::IgnoreBusyInWriteBack);
         if self.wait_if_busy(part, |kind| may_wait && kind != OpKind::Destage, out) {
             return WriteOutcome::Waiting;
+        }
+        if !self.make_room(part) {
+            if self.throttle(part, now_ms, attempt, out) {
+                return WriteOutcome::Waiting;
+            }
+            let through = (fua, Some(Through::NoRoom));
+            return self.write_through_staged(part, through, attempt, staged, now_ms, out);
         }
         let mut hits = 0;
         // In descending order, so that freed slots are reused in ascending order.
@@ -95,6 +105,29 @@ impl<M: LineTable> PartWriter<'_, M> {
         self.finish_write_back(part, now_ms, out);
         // ACKNOWLEDGED: as in `write_back.rs`.
         WriteOutcome::Done
+    }
+
+    /// Evicts lines of the volume, if the lines of a part exceed its largest share. Returns false
+    /// if there are too few that can be evicted.
+    fn make_room(&mut self, part: &Part) -> bool {
+        let lines = line_parts(part.volume, part.range).size_hint().0;
+        if !shares::is_full(self.lines.index, self.lines.id, lines - 1) {
+            return true;
+        }
+        let hits = self.look_up_pinned(part);
+        let has_room = shares::make_room(self.lines.index, self.lines.id, hits.misses.into());
+        for at in 0..self.scratch.lines.len() {
+            if let Some(slot) = self.scratch.lines[at].1 {
+                self.lines.index.unpin(slot);
+            }
+        }
+        has_room
+    }
+
+    /// Whether a write to the disk makes a staged slot the place of its line, unless the pool has
+    /// the line already. If the volume is at its largest share, evicts another line of it.
+    fn may_install(&mut self, why: Through) -> bool {
+        self.admits_write(why) && shares::make_room(self.lines.index, self.lines.id, 1)
     }
 
     /// Writes the staged slots to the disk: through the cache if there is a reason (`why`),
@@ -124,10 +157,11 @@ impl<M: LineTable> PartWriter<'_, M> {
             self.scratch.lines.clear();
             let mut hits = 0;
             for (line, slot) in self.staged_lines(part, staged) {
-                // An absent line of a held-out region or a frozen volume is not added to the pool.
-                // Its slot is only the source of the write.
-                let is_new = || self.lines.index.find(line.key).is_none();
-                if self.admits_write(why) || !is_new() {
+                // An absent line of a held-out region or a frozen volume is not added to the pool,
+                // nor one for which the volume has no room. Its slot is only the source of the
+                // write.
+                let is_new = self.lines.index.find(line.key).is_none();
+                if !is_new || self.may_install(why) {
                     hits += usize::from(self.install(&line, slot, out));
                 }
                 self.scratch.lines.push((line, Some(slot)));

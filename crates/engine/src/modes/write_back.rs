@@ -1,6 +1,7 @@
 //! Write-back: a write is acknowledged from memory and destaged later.
 
 use super::{PartWriter, Through, WriteOutcome};
+use crate::index::shares::Taker;
 use crate::line::key::{line_parts, only_line};
 use crate::line::meta::LineTable;
 use crate::ops::OpKind;
@@ -99,7 +100,7 @@ impl<M: LineTable> PartWriter<'_, M> {
         if free && !self.lines.is_closed(line) {
             return Some(slot);
         }
-        let new = self.lines.index.reserve()?;
+        let new = self.lines.index.reserve(Taker::Data(self.lines.id))?;
         self.lines.index.pin(slot);
         self.lines.move_to(slot, new, mask, out);
         self.lines.index.unpin(new);
@@ -150,18 +151,24 @@ impl<M: LineTable> PartWriter<'_, M> {
     /// old and half new, and a kill could leave a dirty sector half written.
     fn reserve_slots(&mut self) -> bool {
         assert!(self.scratch.reserved.is_empty());
+        let (volume, mut reserved) = (self.lines.id, 0);
         for at in 0..self.scratch.lines.len() {
             let (line, found) = self.scratch.lines[at];
             if found.is_some_and(|slot| self.may_overwrite(slot, line.mask)) {
                 continue;
             }
-            let Some(slot) = self.lines.index.reserve() else {
+            let taker = match found {
+                Some(_) => Taker::Data(volume),
+                None => Taker::Line { volume, reserved },
+            };
+            let Some(slot) = self.lines.index.reserve(taker) else {
                 while let Some(slot) = self.scratch.reserved.pop() {
                     self.lines.index.free_slot(slot);
                 }
                 return false;
             };
             self.scratch.reserved.push(slot);
+            reserved += usize::from(found.is_none());
         }
         true
     }

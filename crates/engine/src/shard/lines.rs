@@ -33,8 +33,9 @@ impl<M: LineTable> Shard<M> {
         let mut shard = super::over(lines, policy, config);
         let mut found = shard.index.recover(fate, steps)?;
         for slot in shard.index.dirty_slots() {
-            shard.volumes.add_unclaimed(shard.index.get(slot).key.volume());
-            shard.quota.add_dirty(1);
+            let volume = shard.index.get(slot).key.volume();
+            shard.volumes.add_unclaimed(volume);
+            shard.quota.add_dirty(volume);
         }
         found.lines = shard.index.resident() as u64;
         found.dirty_lines = shard.quota.dirty_lines() as u64;

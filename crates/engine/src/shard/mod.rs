@@ -5,11 +5,13 @@ mod lines;
 pub(crate) mod pins;
 mod requests;
 mod resize;
+mod shares;
 mod writeback;
 
 pub use lines::dirty_lines_in;
 pub use requests::{begin_forecast, end_former_forecasts};
 pub use resize::limits_of_size;
+pub use shares::{pool_share_lines, set_pool_share};
 pub use writeback::checkpoint;
 
 use crate::index::Slots;
@@ -25,7 +27,7 @@ use crate::volume::{ShardVolume, ShardVolumes};
 use crate::writeback::quota::DirtyQuota;
 use crate::{Attempt, LineMeta, SLOTS_MAX, ShardConfig, Slot};
 use forebay_policy::Eviction;
-use forebay_types::{Mode, VolumeId};
+use forebay_types::{Mode, PoolShare, VolumeId};
 use std::sync::Arc;
 
 /// The usage of a shard, and counts since its start.
@@ -100,6 +102,7 @@ impl<M: LineTable> Shard<M> {
         self.quota.count_admitted(throttled);
         self.drop_clean(volume, 0, Slot::MAX);
         forget_counts(&mut self.index, volume);
+        set_pool_share(self, volume, PoolShare::NONE);
         self.pinned().set(volume, &Arc::default(), 0);
         assert_eq!(self.index.resident_lines(volume), 0, "lines of {volume}, which is removed");
     }
@@ -198,6 +201,7 @@ impl<M: LineTable> Shard<M> {
         let dirty_in_table = self.index.table().iter().filter(|line| line.dirty != 0).count();
         assert_eq!(dirty, dirty_in_table, "dirty lines in the sets of volumes, and in the table");
         assert_eq!(dirty, self.quota.dirty_lines());
+        self.quota.self_check();
         assert_eq!(self.volumes.throttled(), self.quota.throttled());
         let is_waiting = |line: &LineMeta| {
             line.dirty != 0 || self.ops.busy(line.key).is_some() || !line.has(BUFFERED)
@@ -232,6 +236,7 @@ impl<M> Shard<M> {
     /// Plants a bug, from now on.
     pub const fn plant(&mut self, bug: crate::PlantedBug) {
         self.planted = Planted::of(bug);
+        crate::index::shares::plant(&mut self.index, self.planted);
     }
 }
 

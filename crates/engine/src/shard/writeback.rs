@@ -1,6 +1,6 @@
 //! The shard's calls for writeback: ticks, flushes and epochs.
 
-use super::Shard;
+use super::{Shard, shares};
 use crate::line::meta::LineTable;
 use crate::writeback::quota::DirtyQuota;
 use crate::{Outbox, PartId};
@@ -17,6 +17,7 @@ impl<M: LineTable> Shard<M> {
         if !self.needs_tick() {
             return;
         }
+        shares::trim(self);
         let passed_ms = self.quota.take_passed_ms(now_ms);
         for at in 0..self.volumes.end() {
             let volume = VolumeId(at as u16);
@@ -26,12 +27,14 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// Whether the shard needs ticks: it has dirty lines, throttled writers or unanswered flushes.
+    /// Whether the shard needs ticks: it has dirty lines, throttled writers, unanswered flushes, or
+    /// volumes with more lines than their shares.
     /// If the last dirty lines were erased or written through, only a tick wakes the writers; if
     /// they were lost and then abandoned, only a tick answers the flushes.
     pub fn needs_tick(&self) -> bool {
         self.quota.dirty_lines() > 0
             || self.quota.throttled() > 0
+            || shares::needs_trim(self)
             || self.volumes.iter().any(|volume| volume.writeback().needs_tick())
     }
 

@@ -33,6 +33,7 @@ mod scale;
 pub(crate) mod scheduler;
 mod slices;
 mod token_bucket;
+pub(crate) mod volume_quota;
 
 use crate::index::Slots;
 use crate::line::key::LineKey;
@@ -75,11 +76,11 @@ pub(crate) enum Retry {
 }
 
 impl Writeback {
-    pub(crate) fn new(size_bytes: u64) -> Self {
+    pub(crate) fn new(volume: VolumeId, size_bytes: u64) -> Self {
         Self {
             dirty: DirtySet::new(size_bytes),
             flushes: Flushes::default(),
-            scheduler: DestageScheduler::new(),
+            scheduler: DestageScheduler::new(volume),
             epochs: None,
             refused: BTreeSet::new(),
         }

@@ -1,6 +1,8 @@
 //! The dirty quota of a shard: how many lines are dirty, and how many may be.
 
-use forebay_types::WriteShare;
+use super::volume_quota::{Gauge, VolumeDirty};
+use crate::index::shares::ShareLines;
+use forebay_types::{VolumeId, WriteShare};
 
 /// If no line has become dirty for this long, in milliseconds, the dirty limit counts as far away.
 const WRITERS_IDLE_MS: u64 = 500;
@@ -43,7 +45,7 @@ impl ShardConfig {
     /// Background destage operations in flight, over all shards: from `at_background` at the
     /// background limit up to the maximum at the dirty limit. The number rises and falls with the
     /// dirty lines, so it settles where the disk keeps up with the writers.
-    fn operations_for(&self, dirty_lines: usize, at_background: u32) -> u32 {
+    pub(crate) fn operations_for(&self, dirty_lines: usize, at_background: u32) -> u32 {
         let range = self.dirty_lines_max.saturating_sub(self.dirty_lines_background).max(1) as u64;
         let over = dirty_lines.saturating_sub(self.dirty_lines_background) as u64;
         let most = self.destage_operations_all.max(1);
@@ -53,7 +55,7 @@ impl ShardConfig {
 
     /// Lines between `dirty_lines` and the dirty limit, and between the background limit and the
     /// dirty limit.
-    fn distance(&self, dirty_lines: usize) -> (u64, u64) {
+    pub(crate) fn distance(&self, dirty_lines: usize) -> (u64, u64) {
         let all = self.dirty_lines_max.saturating_sub(self.dirty_lines_background);
         let left = self.dirty_lines_max.saturating_sub(dirty_lines).min(all);
         (left as u64, all as u64)
@@ -61,7 +63,7 @@ impl ShardConfig {
 
     /// Dirty lines at which throttling ends: somewhat below the dirty limit. Otherwise each
     /// completed destage would end it, and the disk would get one operation at a time.
-    const fn dirty_lines_recovered(&self) -> usize {
+    pub(crate) const fn dirty_lines_recovered(&self) -> usize {
         self.dirty_lines_max.saturating_sub(self.dirty_lines_max / 16 + 1)
     }
 
@@ -98,6 +100,14 @@ impl ShardConfig {
         Self { dirty_lines_max, dirty_lines_background, ..self }
     }
 
+    /// The dirty limit and the background limit of a part of `lines` of `all` lines, rounded down.
+    const fn part_of(&self, lines: usize, all: usize) -> (usize, usize) {
+        let all = if all == 0 { 1 } else { all as u64 };
+        let max = self.dirty_lines_max as u64 * lines as u64 / all;
+        let background = self.dirty_lines_background as u64 * lines as u64 / all;
+        (max as usize, background as usize)
+    }
+
     /// The same configuration for a shard that holds only `lines` of `all` lines.
     fn scaled(self, lines: usize, all: usize) -> Self {
         let scale = |limit: usize| match limit {
@@ -132,6 +142,15 @@ pub struct DirtyQuota {
     destaging_lines: usize,
     /// When a line last became dirty, in milliseconds.
     last_dirtied_ms: u64,
+    /// The limits of the common part: of the lines that no volume is guaranteed. Without shares,
+    /// the same as `config`.
+    common: ShardConfig,
+    /// Dirty lines in the common part.
+    common_lines: usize,
+    /// The dirty lines of each volume, indexed by its number.
+    volumes: Vec<VolumeDirty>,
+    /// Whether a volume has shares.
+    has_shares: bool,
     /// Throttled parts.
     throttled: usize,
     /// The time up to which the dirty time of lines has been counted, in milliseconds.
@@ -149,6 +168,10 @@ impl DirtyQuota {
             dirty_lines: 0,
             destaging_lines: 0,
             last_dirtied_ms: 0,
+            common: config,
+            common_lines: 0,
+            volumes: Vec::new(),
+            has_shares: false,
             throttled: 0,
             counted_ms: 0,
         }
@@ -159,10 +182,21 @@ impl DirtyQuota {
         &self.config
     }
 
-    /// Scales the limits: the shard holds at most `lines` lines beside pinned ranges.
-    pub(crate) fn set_lines(&mut self, lines: usize) {
+    /// Scales the limits: the shard holds at most `lines` lines beside pinned ranges. `shares` has
+    /// the lines of each volume that has shares.
+    pub(crate) fn set_lines(
+        &mut self,
+        lines: usize,
+        shares: impl Iterator<Item = (VolumeId, ShareLines)>,
+    ) {
         self.lines = lines;
-        self.config = self.limits_with(self.share);
+        self.volumes.iter_mut().for_each(|of| of.lines = ShareLines::default());
+        self.has_shares = false;
+        for (volume, lines) in shares {
+            self.of_mut(volume).lines = lines;
+            self.has_shares = true;
+        }
+        self.apply();
     }
 
     /// Sets the share of the shard for dirty lines; `None` is the limit of its configuration. If
@@ -170,7 +204,35 @@ impl DirtyQuota {
     /// reduced them.
     pub fn set_share(&mut self, share: Option<WriteShare>) {
         self.share = share;
-        self.config = self.limits_with(share);
+        self.apply();
+    }
+
+    /// Derives all limits from the lines and the share for dirty lines. The limits of the parts add
+    /// up to those of the shard.
+    fn apply(&mut self) {
+        self.config = self.limits_with(self.share);
+        self.common = self.config;
+        let full = self.full.with_share(self.share, self.slots);
+        for of in &mut self.volumes {
+            let min = of.lines.min;
+            of.own = full.part_of(min, self.slots);
+            self.common.dirty_lines_max -= of.own.0.min(self.common.dirty_lines_max);
+            self.common.dirty_lines_background -= of.own.1.min(self.common.dirty_lines_background);
+            of.largest = of.lines.max.map(|lines| full.scaled(lines, self.slots));
+        }
+        self.common_lines = self.volumes.iter().map(VolumeDirty::common_lines).sum();
+    }
+
+    fn of_mut(&mut self, volume: VolumeId) -> &mut VolumeDirty {
+        let at = usize::from(volume.0);
+        if self.volumes.len() <= at {
+            self.volumes.resize(at + 1, VolumeDirty::default());
+        }
+        &mut self.volumes[at]
+    }
+
+    fn of(&self, volume: VolumeId) -> VolumeDirty {
+        self.volumes.get(usize::from(volume.0)).copied().unwrap_or_default()
     }
 
     /// The limits that apply with a share for dirty lines, at the current size of the shard.
@@ -193,10 +255,33 @@ impl DirtyQuota {
         self.throttled
     }
 
-    /// Lines that may still become dirty.
+    /// Lines of a volume that may still become dirty.
     #[inline]
-    pub(crate) const fn free_lines(&self) -> usize {
-        self.config.dirty_lines_max.saturating_sub(self.dirty_lines)
+    pub(crate) fn free_lines(&self, volume: VolumeId) -> usize {
+        let common = self.common.dirty_lines_max.saturating_sub(self.common_lines);
+        if self.has_shares { self.free_lines_by_share(volume, common) } else { common }
+    }
+
+    #[cold]
+    fn free_lines_by_share(&self, volume: VolumeId, common: usize) -> usize {
+        let of = self.of(volume);
+        let free = common + of.own_free_lines();
+        let largest = of.largest.map(|limits| limits.dirty_lines_max);
+        largest.map_or(free, |max| free.min(max.saturating_sub(of.dirty_lines)))
+    }
+
+    /// The most lines of a volume that may be dirty at once.
+    pub(crate) fn lines_max(&self, volume: VolumeId) -> usize {
+        let maxima = self.gauges(volume).map(|gauge| gauge.limits.dirty_lines_max);
+        maxima.min().expect("there is a gauge")
+    }
+
+    /// What limits the dirty lines of a volume: the shard, and its largest share.
+    fn gauges(&self, volume: VolumeId) -> impl Iterator<Item = Gauge> {
+        let (destaging_lines, limits) = (self.destaging_lines, self.common);
+        let common = Gauge { dirty_lines: self.common_lines, destaging_lines, limits };
+        let of = if self.has_shares { self.of(volume) } else { VolumeDirty::default() };
+        std::iter::once(of.with_common(common)).chain(of.largest_gauge())
     }
 
     /// Whether enough clean lines are left to evict some for a preload: fewer lines are dirty than
@@ -205,25 +290,28 @@ impl DirtyQuota {
         self.dirty_lines < self.limits_with(None).dirty_lines_max
     }
 
-    /// Whether the dirty lines exceed the background limit.
-    pub(crate) const fn is_over_background(&self) -> bool {
-        self.dirty_lines > self.config.dirty_lines_background
+    /// Whether the dirty lines exceed the background limit of a volume.
+    pub(crate) fn is_over_background(&self, volume: VolumeId) -> bool {
+        self.gauges(volume).any(|gauge| gauge.is_over_background())
     }
 
-    /// Whether the dirty lines that are not in flight exceed the background limit.
-    pub(crate) const fn has_backlog(&self) -> bool {
-        self.dirty_lines.saturating_sub(self.destaging_lines) > self.config.dirty_lines_background
+    /// Whether the dirty lines that are not in flight exceed the background limit of a volume.
+    pub(crate) fn has_backlog(&self, volume: VolumeId) -> bool {
+        self.gauges(volume).any(|gauge| gauge.has_backlog())
     }
 
-    /// Whether throttling may end; see [`ShardConfig::dirty_lines_recovered`].
-    pub(crate) const fn has_recovered(&self) -> bool {
-        self.dirty_lines <= self.config.dirty_lines_recovered()
+    /// Whether the throttling of a volume may end; see [`ShardConfig::dirty_lines_recovered`].
+    pub(crate) fn has_recovered(&self, volume: VolumeId) -> bool {
+        self.gauges(volume).all(|gauge| gauge.has_recovered())
     }
 
-    /// The distance to the dirty limit and its maximum, the distance from the background limit to
-    /// the dirty limit, in lines. Without recent writers, the distance is the maximum.
-    pub(crate) fn distance(&self, now_ms: u64) -> (u64, u64) {
-        self.config.distance(if self.are_writers_idle(now_ms) { 0 } else { self.dirty_lines })
+    /// The distance of a volume to its dirty limit and the maximum of the distance, that from the
+    /// background limit to the dirty limit, in lines. Without recent writers, the distance is the
+    /// maximum.
+    pub(crate) fn distance(&self, volume: VolumeId, now_ms: u64) -> (u64, u64) {
+        let are_idle = self.are_writers_idle(now_ms);
+        let distances = self.gauges(volume).map(|gauge| gauge.distance(are_idle));
+        distances.reduce(nearer).expect("there is a gauge")
     }
 
     /// Whether no line has become dirty lately.
@@ -231,37 +319,71 @@ impl DirtyQuota {
         now_ms > self.last_dirtied_ms + WRITERS_IDLE_MS
     }
 
-    /// The number of operations that this shard wants the elevator to have in flight.
-    pub(crate) fn operations_for(&self, at_background: u32) -> u32 {
-        self.config.operations_for(self.dirty_lines, at_background)
+    /// The number of operations that this shard wants the elevator of a volume to have in flight.
+    pub(crate) fn operations_for(&self, volume: VolumeId, at_background: u32) -> u32 {
+        let operations = self
+            .gauges(volume)
+            .map(|gauge| gauge.limits.operations_for(gauge.dirty_lines, at_background));
+        operations.max().expect("there is a gauge")
     }
 
-    /// Counts a line that has become dirty.
+    /// Counts a line of a volume that has become dirty.
     #[inline]
-    pub(crate) const fn count_dirtied(&mut self, now_ms: u64) {
-        self.dirty_lines += 1;
+    pub(crate) fn count_dirtied(&mut self, volume: VolumeId, now_ms: u64) {
+        self.add_dirty(volume);
         self.last_dirtied_ms = now_ms;
     }
 
-    /// Counts dirty lines of an adopted table, or a frozen slot.
-    pub(crate) const fn add_dirty(&mut self, lines: usize) {
-        self.dirty_lines += lines;
+    /// Counts a dirty line of an adopted table, or a frozen slot.
+    #[inline]
+    pub(crate) fn add_dirty(&mut self, volume: VolumeId) {
+        self.dirty_lines += 1;
+        let of = self.of_mut(volume);
+        of.dirty_lines += 1;
+        let is_common = of.dirty_lines > of.own.0;
+        self.common_lines += usize::from(is_common);
     }
 
     /// Counts a line that has become clean, or a frozen slot that was freed.
     #[inline]
-    pub(crate) const fn count_cleaned(&mut self) {
-        assert!(self.dirty_lines > 0, "more lines were cleaned than were dirty");
+    pub(crate) fn count_cleaned(&mut self, volume: VolumeId) {
+        let of = self.of_mut(volume);
+        assert!(of.dirty_lines > 0, "more lines were cleaned than were dirty");
+        let was_common = of.dirty_lines > of.own.0;
+        of.dirty_lines -= 1;
+        self.common_lines -= usize::from(was_common);
         self.dirty_lines -= 1;
     }
 
-    pub(crate) const fn count_destage_start(&mut self, lines: usize) {
+    pub(crate) fn count_destage_start(&mut self, volume: VolumeId, lines: usize) {
         self.destaging_lines += lines;
+        self.of_mut(volume).destaging_lines += lines;
     }
 
-    pub(crate) const fn count_destage_end(&mut self, lines: usize) {
+    pub(crate) fn count_destage_end(&mut self, volume: VolumeId, lines: usize) {
         assert!(self.destaging_lines >= lines, "more lines left destages than entered them");
         self.destaging_lines -= lines;
+        self.of_mut(volume).destaging_lines -= lines;
+    }
+
+    /// How many lines of a volume may be dirty besides those of other volumes, because of its
+    /// guaranteed share, and how many in all, because of its largest share.
+    pub fn limits_of(&self, volume: VolumeId) -> (usize, Option<usize>) {
+        let of = self.of(volume);
+        (of.own.0, of.largest.map(|limits| limits.dirty_lines_max))
+    }
+
+    /// Panics if the sums are wrong.
+    pub(crate) fn self_check(&self) {
+        let (mut dirty, mut destaging, mut common) = (0, 0, 0);
+        for of in &self.volumes {
+            dirty += of.dirty_lines;
+            destaging += of.destaging_lines;
+            common += of.common_lines();
+        }
+        assert_eq!(dirty, self.dirty_lines, "dirty lines of all volumes");
+        assert_eq!(destaging, self.destaging_lines, "lines in destages");
+        assert_eq!(common, self.common_lines, "dirty lines in the common part");
     }
 
     pub(crate) const fn count_throttled(&mut self) {
@@ -281,9 +403,21 @@ impl DirtyQuota {
     }
 }
 
+/// The nearer one of two distances to a limit, each with its maximum.
+fn nearer(one: (u64, u64), other: (u64, u64)) -> (u64, u64) {
+    let is_nearer =
+        u128::from(other.0) * u128::from(one.1) < u128::from(one.0) * u128::from(other.1);
+    if is_nearer { other } else { one }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Sets the lines of a shard without shares.
+    fn set_lines(quota: &mut DirtyQuota, lines: usize) {
+        quota.set_lines(lines, std::iter::empty());
+    }
 
     #[test]
     fn the_limits_follow_the_size_and_return_to_those_of_all_lines() {
@@ -292,11 +426,11 @@ mod tests {
             (quota.config().dirty_lines_max, quota.config().dirty_lines_background)
         };
         assert_eq!(limits(&quota), (400, 300));
-        quota.set_lines(60);
+        set_lines(&mut quota, 60);
         assert_eq!(limits(&quota), (40, 30));
-        quota.set_lines(1);
+        set_lines(&mut quota, 1);
         assert_eq!(limits(&quota), (1, 1), "a limit above zero stays above zero");
-        quota.set_lines(600);
+        set_lines(&mut quota, 600);
         assert_eq!(limits(&quota), (400, 300));
     }
 
@@ -309,7 +443,7 @@ mod tests {
         let share = |percent| WriteShare::of_percent(percent);
         quota.set_share(share(50));
         assert_eq!(limits(&quota), (300, 225));
-        quota.set_lines(60);
+        set_lines(&mut quota, 60);
         assert_eq!(limits(&quota), (30, 22));
         assert_eq!(quota.limits_with(share(75)).dirty_lines_max, 45);
         quota.set_share(share(75));
@@ -329,7 +463,7 @@ mod tests {
                 for share in [None, largest] {
                     let mut quota = DirtyQuota::new(ShardConfig::for_slots(all), all);
                     quota.set_share(share);
-                    quota.set_lines(lines - retained);
+                    set_lines(&mut quota, lines - retained);
                     let limits = quota.config();
                     let (most, background) =
                         (limits.dirty_lines_max, limits.dirty_lines_background);

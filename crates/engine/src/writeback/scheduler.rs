@@ -28,6 +28,7 @@ use super::quota::DirtyQuota;
 use super::token_bucket::TokenBucket;
 use crate::PartId;
 use forebay_policy::Pace;
+use forebay_types::VolumeId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -66,6 +67,8 @@ impl SchedulerInputs {
 /// The destage scheduler of a volume in one shard.
 #[derive(Debug)]
 pub(crate) struct DestageScheduler {
+    /// The volume, whose shares limit its dirty lines.
+    volume: VolumeId,
     bucket: TokenBucket,
     /// The distance to the point where the volume's journal is full because of this volume, and its
     /// maximum; see [`crate::ShardVolume::set_log_distance`].
@@ -99,8 +102,9 @@ pub(crate) struct DestageScheduler {
 }
 
 impl DestageScheduler {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(volume: VolumeId) -> Self {
         Self {
+            volume,
             bucket: TokenBucket::default(),
             log_distance: (1, 1),
             was_reading: false,
@@ -217,7 +221,7 @@ impl DestageScheduler {
     /// Adds the rate limit's tokens for the time passed. The rate rises as the dirty limit or the
     /// end of the log nears. A log that nothing is written to does not fill up.
     pub(crate) fn refill(&mut self, now_ms: u64, quota: &DirtyQuota) {
-        let (dirty, log) = (quota.distance(now_ms), self.log_distance);
+        let (dirty, log) = (quota.distance(self.volume, now_ms), self.log_distance);
         let is_log_nearer =
             u128::from(log.0) * u128::from(dirty.1) < u128::from(dirty.0) * u128::from(log.1);
         let is_nearest = is_log_nearer && !quota.are_writers_idle(now_ms);
@@ -255,7 +259,7 @@ impl DestageScheduler {
             false => self.bucket.operations_max(self.is_reading()),
         };
         let is_left_to_elevator =
-            inputs.reclaiming && quota.is_over_background() && !self.is_log_filling();
+            inputs.reclaiming && quota.is_over_background(self.volume) && !self.is_log_filling();
         !self.is_backing_off(inputs.now_ms)
             && !is_left_to_elevator
             && self.bucket.may_start(self.is_reading())
@@ -308,7 +312,7 @@ impl DestageScheduler {
 
     /// Whether the elevator runs or should start.
     pub(crate) fn wants_elevator(&self, quota: &DirtyQuota) -> bool {
-        self.is_throttling || quota.has_backlog() || self.elevator.is_running()
+        self.is_throttling || quota.has_backlog(self.volume) || self.elevator.is_running()
     }
 
     /// The limit of what is in flight while clients read, if the dirty limit is so near that the
@@ -319,7 +323,7 @@ impl DestageScheduler {
         lines_min: usize,
         now_ms: u64,
     ) -> Option<FlightWindow> {
-        let (left, all) = quota.distance(now_ms);
+        let (left, all) = quota.distance(self.volume, now_ms);
         let is_near = self.is_throttling || left * 2 <= all;
         (self.bucket.is_limited_by_reads() && self.is_reading() && is_near)
             .then(|| self.elevator.window(lines_min))
@@ -329,9 +333,9 @@ impl DestageScheduler {
     pub(crate) fn elevator_operations(&self, quota: &DirtyQuota) -> u32 {
         if self.is_throttling {
             quota.config().destage_operations_all
-        } else if quota.has_backlog() {
+        } else if quota.has_backlog(self.volume) {
             let beside_reads = self.is_elevator_limited_by_reads();
-            quota.operations_for(self.bucket.operations_max_all(beside_reads))
+            quota.operations_for(self.volume, self.bucket.operations_max_all(beside_reads))
         } else {
             0
         }

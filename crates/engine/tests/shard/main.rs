@@ -16,6 +16,7 @@ mod memory;
 mod order;
 mod patrol;
 mod pins;
+mod pool_shares;
 mod preload;
 mod resize;
 mod rig;

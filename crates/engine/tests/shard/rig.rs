@@ -86,6 +86,9 @@ pub fn run_steps(
 }
 
 pub struct Rig {
+    /// The volume of the next calls. All volumes have the same disk, so a test that uses several
+    /// gives each other lines.
+    pub volume: VolumeId,
     pub shard: Shard<Table>,
     trace: Arc<Mutex<Option<Vec<Vec<LineMeta>>>>>,
     /// Snapshots since the list was last emptied, if they are recorded.
@@ -141,6 +144,7 @@ impl Rig {
         let mut shard = Shard::new(table, policy, config);
         shard.add_volume(VOLUME, lines * LINE, mode);
         Self {
+            volume: VOLUME,
             shard,
             trace,
             snapshots: None,
@@ -165,8 +169,13 @@ impl Rig {
         1_000_000 + sector
     }
 
-    fn part(id: u64, offset: u64, len: u64) -> Part {
-        Part { id: PartId(id), volume: VOLUME, range: ByteRange::new(offset, len), restores: false }
+    fn part(&self, id: u64, offset: u64, len: u64) -> Part {
+        Part {
+            id: PartId(id),
+            volume: self.volume,
+            range: ByteRange::new(offset, len),
+            restores: false,
+        }
     }
 
     /// Starts to record a snapshot at each change of the table or the pool.
@@ -236,7 +245,7 @@ impl Rig {
         fua: bool,
         attempt: Attempt,
     ) -> WriteOutcome {
-        let part = Self::part(id, offset, len);
+        let part = self.part(id, offset, len);
         self.values.insert(id, value);
         let terms =
             WriteTerms { fua, epoch: self.epoch, now_ms: self.now_ms, ..WriteTerms::default() };
@@ -254,7 +263,7 @@ impl Rig {
     pub fn stage(&mut self, offset: u64, len: u64, value: u64) -> Option<Vec<Slot>> {
         let mut slots = Vec::new();
         let range = ByteRange::new(offset, len);
-        let has_room = self.shard.stage(VOLUME, range, &mut slots);
+        let has_room = self.shard.stage(self.volume, range, &mut slots);
         self.take_trace();
         self.shard.self_check();
         for sector in 0..len / SECTOR_BYTES {
@@ -273,7 +282,7 @@ impl Rig {
         slots: &[Slot],
         attempt: Attempt,
     ) -> WriteOutcome {
-        let part = Self::part(id, offset, len);
+        let part = self.part(id, offset, len);
         let outcome =
             self.shard.write_staged(&part, WriteTerms::default(), attempt, slots, &mut self.out);
         self.finish_call(0);
@@ -296,7 +305,7 @@ impl Rig {
         len: u64,
         attempt: Attempt,
     ) -> (ReadOutcome, Vec<Segment>) {
-        let part = Self::part(id, offset, len);
+        let part = self.part(id, offset, len);
         let mut segments = Vec::new();
         let (outcome, _) = self.shard.read(&part, attempt, &mut segments, &mut self.out);
         self.finish_call(0);
@@ -310,7 +319,7 @@ impl Rig {
     /// As [`Rig::prefetch`], with a mark on a line.
     pub fn prefetch_marked(&mut self, offset: u64, len: u64, mark: Option<u64>) -> u64 {
         let range = ByteRange::new(offset, len);
-        let lines = self.shard.prefetch(VOLUME, range, mark, &mut self.out);
+        let lines = self.shard.prefetch(self.volume, range, mark, &mut self.out);
         self.finish_call(0);
         lines
     }
@@ -332,7 +341,7 @@ impl Rig {
         mask: u32,
         kind: PreloadKind,
     ) -> PreloadOutcome {
-        let part = Self::part(id, offset, len);
+        let part = self.part(id, offset, len);
         let outcome = self.shard.preload(&part, mask, kind, &mut self.out);
         self.finish_call(0);
         outcome
@@ -344,7 +353,7 @@ impl Rig {
 
     pub fn zero_again(&mut self, id: u64, offset: u64, len: u64, attempt: Attempt) -> EraseOutcome {
         let kind = EraseKind::Zero { unmap: false };
-        let part = Self::part(id, offset, len);
+        let part = self.part(id, offset, len);
         let outcome = self.shard.erase(&part, kind, attempt, &mut self.out);
         self.finish_call(0);
         outcome
@@ -352,19 +361,20 @@ impl Rig {
 
     /// Destages the epochs up to `last`.
     pub fn destage_epoch(&mut self, id: u64, last: u64) -> Option<IoResult> {
-        let result = self.shard.destage_epoch(VOLUME, last, PartId(id), self.now_ms, &mut self.out);
+        let result =
+            self.shard.destage_epoch(self.volume, last, PartId(id), self.now_ms, &mut self.out);
         self.finish_call(0);
         result
     }
 
     /// Declares that a part waits for all epochs below `epoch`.
     pub fn expedite_epochs(&mut self, epoch: u64) {
-        self.shard.expedite_epochs(VOLUME, epoch, self.now_ms, &mut self.out);
+        self.shard.expedite_epochs(self.volume, epoch, self.now_ms, &mut self.out);
         self.finish_call(0);
     }
 
     pub fn flush(&mut self, id: u64) -> Option<IoResult> {
-        let result = self.shard.flush(VOLUME, PartId(id), 0, &mut self.out);
+        let result = self.shard.flush(self.volume, PartId(id), 0, &mut self.out);
         self.finish_call(0);
         result
     }
@@ -373,7 +383,7 @@ impl Rig {
     pub fn checkpoint(&mut self, id: u64) -> Option<IoResult> {
         let done = forebay_engine::checkpoint(
             &mut self.shard,
-            VOLUME,
+            self.volume,
             PartId(id),
             self.now_ms,
             &mut self.out,
@@ -398,7 +408,7 @@ impl Rig {
 
     /// Wakes the shard to resume the elevator.
     pub fn wake(&mut self) {
-        self.shard.wake(VOLUME, self.now_ms, &mut self.out);
+        self.shard.wake(self.volume, self.now_ms, &mut self.out);
         self.finish_call(0);
     }
 

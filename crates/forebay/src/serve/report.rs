@@ -118,6 +118,8 @@ pub(super) fn figures(
         stall: condition.stall.as_ref().map(condition::stall),
         disk_errors: figures.disk_errors,
         cached_bytes: figures.cached_bytes,
+        share_min_bytes: figures.share_min_bytes,
+        share_max_bytes: figures.share_max_bytes,
         dirty_bytes: figures.dirty_bytes,
         damage: damage(figures),
         counters: counters(&figures.statistics),

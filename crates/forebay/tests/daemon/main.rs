@@ -40,6 +40,7 @@ mod nut_lab;
 mod ordered;
 mod pin_files;
 mod pins;
+mod pool_shares;
 mod power;
 mod power_cut;
 mod presence;

@@ -319,6 +319,8 @@ impl Simulation {
         self.world.change_hold_out_sometimes();
         let World { run, shards, pins, freezes, .. } = &mut self.world;
         freezes.change(run, shards, pins);
+        let World { run, shards, pool_shares, .. } = &mut self.world;
+        pool_shares.change(run, shards);
         self.change_pins();
         let Run { plan, dice, .. } = &mut self.world.run;
         let state = &mut self.clients[usize::from(client)];
@@ -461,6 +463,7 @@ impl Simulation {
             }
         }
         self.world.collect_counters();
+        self.finish_pool_shares();
         self.finish_sizing();
         self.finish_resizes();
         self.check_leaks();

@@ -26,6 +26,7 @@ mod losses;
 mod order;
 mod pins;
 mod plan;
+mod pool_shares;
 mod power;
 mod record_again;
 mod recovery;

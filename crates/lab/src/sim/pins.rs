@@ -2,10 +2,11 @@
 //! must keep the lines of pinned ranges, unless the shard becomes too small for them.
 
 use super::plan::Plan;
+use super::pool_shares::PoolShares;
 use super::run::Run;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::shard::PooledShard;
-use forebay_engine::{LineKey, PreloadKind, Slot, retained_lines_max};
+use forebay_engine::{LineKey, PreloadKind, Slot};
 use forebay_types::{ByteRange, GRANULE_BYTES, LINE_BYTES, PinnedRanges, VolumeId};
 use forebay_volume::{Request, RequestKind, pinned_lines_by_shard};
 use std::sync::Arc;
@@ -110,14 +111,16 @@ impl Pins {
 
     /// The lines of pinned ranges that the next step of a resize must keep, with their slots. None
     /// if it may give some up, because the shard becomes too small for all that it retains.
-    pub(crate) fn kept_lines(&self, one: &PooledShard) -> Vec<(LineKey, Slot)> {
-        let slabs = one.shard.slots().slabs();
-        let lines_max = retained_lines_max(slabs.usable().min(slabs.target()) as usize);
+    pub(crate) fn kept_lines(
+        &self,
+        shares: &PoolShares,
+        one: &PooledShard,
+    ) -> Vec<(LineKey, Slot)> {
         let table = one.shard.slots().table();
         let slots = table.iter().enumerate();
         let retained = slots.filter_map(|(slot, line)| Some((line.retained_key()?, slot as Slot)));
         let mut lines: Vec<_> = retained.collect();
-        if lines.len() > lines_max {
+        if !shares.admit_pins(one, lines.iter().map(|(key, _)| key.volume())) {
             return Vec::new();
         }
         // Some lines were unpinned, and are retained until the shard follows.

@@ -99,6 +99,10 @@ report! {
     share_changes,
     /// Shards in which more was dirty than a new share allows.
     lowered_shares,
+    /// Changes of the shares of a volume.
+    pool_share_changes,
+    /// Shards in which a volume had more lines than its new largest share.
+    lowered_pool_shares,
     /// Changes of a volume's hold-out.
     hold_out_changes,
     /// Freezes and thaws of volumes.
@@ -181,6 +185,7 @@ impl fmt::Display for SimReport {
         let Self { resizes, given_back_slabs, kept_smaller, counters, .. } = self;
         let Self { pin_changes, moved_pins, share_changes, lowered_shares, .. } = self;
         let Self { hold_out_changes, freeze_changes, .. } = self;
+        let Self { pool_share_changes, lowered_pool_shares, .. } = self;
         let VolumeCounters { moved_lines, direct_reads_hold_out, .. } = counters;
         let VolumeCounters { writes_through_hold_out, direct_reads_frozen, .. } = counters;
         writeln!(
@@ -188,8 +193,10 @@ impl fmt::Display for SimReport {
             "resizes: {resizes}; {given_back_slabs} slabs given back, {moved_lines} lines moved, \
              {moved_pins} of them pinned; {kept_smaller} shrunken shards adopted; {pin_changes} \
              changes of pins; {share_changes} changes of the share for writes, {lowered_shares} \
-             times below the dirty data of a shard; {hold_out_changes} changes of the hold-out, \
-             {direct_reads_hold_out} reads and {writes_through_hold_out} writes in it; \
+             times below the dirty data of a shard; {pool_share_changes} changes of the shares of \
+             volumes, {lowered_pool_shares} times below the lines of one in a shard; \
+             {hold_out_changes} changes of the hold-out, {direct_reads_hold_out} reads and \
+             {writes_through_hold_out} writes in it; \
              {freeze_changes} freezes and thaws, {direct_reads_frozen} reads past the frozen cache"
         )?;
         self.fmt_sizing(f)?;

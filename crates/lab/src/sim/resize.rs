@@ -169,12 +169,15 @@ impl World {
 
     fn step_resize(&mut self, shard: usize) -> ResizeStep {
         let mut out = Outbox::default();
-        let pinned = self.pins.kept_lines(&self.shards[shard]);
+        let pinned = self.pins.kept_lines(&self.pool_shares, &self.shards[shard]);
         let damaged = self.damaged_lines(shard);
+        let held = self.pool_shares.held(&self.shards[shard]);
         let step = self.call(shard, &[], &mut out, |shard, out| shard.step_resize(out));
         // A line that moves is verified, and dropped if it is damaged.
         if !self.kill.is_dead() && self.damaged_lines(shard) == damaged {
             check_kept(&mut self.run, &self.shards[shard], &pinned);
+            let one = &mut self.shards[shard];
+            self.pool_shares.check_call(&mut self.run, (shard, one), &held, true);
         }
         if !out.is_empty() {
             self.run.violate(None, "a resize requests more than memory steps".into());

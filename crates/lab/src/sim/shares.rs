@@ -63,16 +63,24 @@ impl World {
     }
 }
 
-/// The dirty lines of a shard.
-pub(crate) fn dirty_lines(run: &Run, one: &PooledShard) -> usize {
-    let volumes = (0..run.plan.volumes.len()).map(|at| VolumeId(at as u16));
-    let served = volumes.filter(|&volume| one.shard.has_volume(volume));
-    served.map(|volume| one.shard.volume(volume).dirty_lines()).sum()
+/// The dirty lines of a shard, without those that are dirty beside the others because of their
+/// volumes' guaranteed shares; and the number of the latter.
+pub(crate) fn dirty_lines(run: &Run, one: &mut PooledShard) -> (usize, usize) {
+    let (mut dirty, mut guaranteed) = (0, 0);
+    for volume in (0..run.plan.volumes.len()).map(|at| VolumeId(at as u16)) {
+        if one.shard.has_volume(volume) {
+            let (own, _) = one.shard.quota().limits_of(volume);
+            dirty += one.shard.volume(volume).dirty_lines().saturating_sub(own);
+            guaranteed += own;
+        }
+    }
+    (dirty, guaranteed)
 }
 
 /// Checks that a call has made no lines dirty beyond the limit. `before` were dirty before it.
 pub(crate) fn check_limit(run: &mut Run, one: &mut PooledShard, before: usize) {
-    let (dirty, max) = (dirty_lines(run, one), one.shard.quota().config().dirty_lines_max);
+    let (dirty, guaranteed) = dirty_lines(run, one);
+    let max = one.shard.quota().config().dirty_lines_max - guaranteed;
     if dirty > before.max(max) {
         let message = format!("{dirty} lines are dirty after {before}, and the limit is {max}");
         run.violate(None, message);

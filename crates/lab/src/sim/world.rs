@@ -17,6 +17,7 @@ use super::journal::Journal;
 use super::kill::Kill;
 use super::pins::Pins;
 use super::plan::Plan;
+use super::pool_shares::PoolShares;
 use super::power::Power;
 use super::requests::{PendingRequest, Requests};
 use super::resize::Resize;
@@ -62,6 +63,7 @@ pub(crate) struct World {
     /// What decides the size of the pool, in some machines.
     pub sizing: Option<Sizing>,
     pub shares: Shares,
+    pub pool_shares: PoolShares,
     pub hold_outs: HoldOuts,
     pub freezes: Freezes,
     /// The worker of the current call.
@@ -86,6 +88,7 @@ impl World {
             resize: Resize::new(plan.resize, options.seed),
             sizing: Sizing::draw(&plan, options.seed),
             shares: Shares::new(options.seed),
+            pool_shares: PoolShares::new(plan.volumes.len(), options.seed),
             hold_outs: HoldOuts::new(options.seed),
             freezes: Freezes::new(&plan, options.seed),
             worker: 0,
@@ -129,6 +132,7 @@ impl World {
             sizing.start_process(&self.shards);
         }
         self.shares.start_shards(&mut self.shards);
+        self.pool_shares.start_shards(&mut self.shards);
         self.pins.start_process(&self.run.plan, &mut self.shards);
         self.freezes.start_process(&self.run.plan, &mut self.shards, &self.pins);
     }
@@ -476,8 +480,11 @@ impl Host for World {
         call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
     ) -> R {
         let sealed = self.integrity.sealed_lines(&self.shards[shard]);
-        let dirty = dirty_lines(&self.run, &self.shards[shard]);
+        let (dirty, _) = dirty_lines(&self.run, &mut self.shards[shard]);
+        let held = self.pool_shares.held(&self.shards[shard]);
         let result = call(&mut self.shards[shard].shard, out);
+        let one = &mut self.shards[shard];
+        self.pool_shares.check_call(&mut self.run, (shard, one), &held, false);
         check_limit(&mut self.run, &mut self.shards[shard], dirty);
         check_verified(&mut self.run, &self.shards[shard], &sealed, &out.memory);
         for at in 0..out.memory.len() {

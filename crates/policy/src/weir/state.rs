@@ -159,6 +159,15 @@ impl LineState {
         }
     }
 
+    /// Takes a hit of a line, if it has one. Nothing else changes.
+    pub(super) const fn take_hit(&mut self) -> bool {
+        let has_hit = self.hits() > 0;
+        if has_hit {
+            self.0 -= 1 << 2;
+        }
+        has_hit
+    }
+
     /// Spends a hit of a line in main, and clears its class: the hit has been counted for it.
     pub(super) fn spend_hit(&mut self) {
         assert!(self.hits() > 0, "a line without hits spends one");

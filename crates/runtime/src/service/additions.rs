@@ -9,9 +9,11 @@ use super::{VolumeService, VolumeSettings};
 use crate::error::{VolumeError, VolumeResult};
 use crate::shared::Shared;
 use forebay_types::limits::VOLUME_NAME_BYTES_MAX;
+use forebay_types::{PoolShare, ShareSum};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-/// The names and disks of the volumes that are being added.
+/// The volumes that are being added: their names, disks and guaranteed shares.
 #[derive(Default)]
 pub(super) struct Additions(Vec<Reservation>);
 
@@ -19,6 +21,7 @@ struct Reservation {
     name: String,
     /// The disk's identity; `None` if no other volume can have the same disk.
     disk: Option<String>,
+    share_min_percent: u8,
 }
 
 impl Additions {
@@ -52,8 +55,30 @@ impl Additions {
                 return in_use(&other.name);
             }
         }
-        self.0.push(Reservation { name: name.clone(), disk: disk.identity.clone() });
+        let share_min_percent = PoolShare::of_config(&settings.config).min_percent();
+        self.check_shares(shared, name, share_min_percent)?;
+        let disk = disk.identity.clone();
+        self.0.push(Reservation { name: name.clone(), disk, share_min_percent });
         Ok(())
+    }
+
+    /// Checks that the guaranteed shares of all volumes leave room if that of one becomes `percent`
+    /// of the pool.
+    pub(super) fn check_shares(&self, shared: &Shared, name: &str, percent: u8) -> VolumeResult {
+        if percent == 0 {
+            return Ok(());
+        }
+        let mut shares = vec![(name.to_owned(), percent)];
+        for volume in shared.volumes.all() {
+            let share = PoolShare::of_config(&volume.config.read());
+            shares.push((volume.name.clone(), share.min_percent()));
+        }
+        shares.extend(self.0.iter().map(|added| (added.name.clone(), added.share_min_percent)));
+        // A volume that is being added may be among those that are served already.
+        let mut seen = HashSet::new();
+        shares.retain(|(name, _)| seen.insert(name.clone()));
+        let shares = shares.iter().map(|(name, percent)| (&name[..], *percent));
+        ShareSum::of(shares).check().map_err(VolumeError::Shares)
     }
 }
 
@@ -68,7 +93,8 @@ impl VolumeService {
     /// Begins the addition of a volume.
     ///
     /// # Errors
-    /// When its name is invalid, or another volume, served or being added, has its name or disk.
+    /// When its name is invalid, another volume, served or being added, has its name or disk, or
+    /// the guaranteed shares of all volumes leave no room.
     pub(super) fn begin_addition(
         &self,
         settings: &VolumeSettings,

@@ -63,7 +63,7 @@ use adopt::PoolVolumes;
 use calibrate::Calibrator;
 use forebay_backend::SaveState;
 use forebay_policy::SplitCost;
-use forebay_types::{HoldOut, Mode, TlsUse, VolumeConfig};
+use forebay_types::{HoldOut, Mode, PoolShare, TlsUse, VolumeConfig};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -119,10 +119,10 @@ impl VolumeService {
     ///
     /// # Errors
     /// When there is no such volume, its disk is read-only and the change makes the volume
-    /// writable, its ranges may not be pinned, or a journal or vault cannot record that the volume
-    /// relies on it. Nothing has changed then.
+    /// writable, its ranges may not be pinned, the guaranteed shares of all volumes leave no room,
+    /// or a journal or vault cannot record that the volume relies on it. Nothing has changed then.
     pub fn change(&self, name: &str, new: VolumeConfig, has_pins: bool) -> VolumeResult {
-        let _changing = self.changes.lock();
+        let changing = self.changes.lock();
         let volume = self.shared.volumes.named(name)?;
         if volume.is_closed.load(Ordering::Relaxed) {
             return Err(VolumeError::Leaving(name.to_owned()));
@@ -130,6 +130,7 @@ impl VolumeService {
         if !new.read_only && volume.backend.description().read_only {
             return Err(VolumeError::BackingReadOnly(name.to_owned()));
         }
+        changing.check_shares(&self.shared, name, PoolShare::of_config(&new).min_percent())?;
         let pins = has_pins.then(|| self.check_pins(&volume, &new.pin)).transpose()?;
         // A record that the volume relies on more than it does is harmless if the change fails.
         if let Some(vault) = self.protectors.vault() {

@@ -9,7 +9,7 @@ use crate::protect::patrol::PatrolStatus;
 use crate::shared::{GatherStatus, LearnStatus, PinStatus, Volume, WarmUpStatus};
 use crate::stats::{DiskUse, NamedStatistics, VolumeStatistics, add_up, add_up_arms};
 use forebay_backend::{Description, Displaced, SaveState};
-use forebay_engine::{Shard, ShardUsage};
+use forebay_engine::{Shard, ShardUsage, pool_share_lines};
 use forebay_policy::{GovernorState, MemoryBounds, MissRatioCurve};
 use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
 use std::ops::Deref;
@@ -84,6 +84,10 @@ pub struct VolumeStatus {
     pub halted: bool,
     /// Bytes in resident lines.
     pub cached_bytes: u64,
+    /// Its guaranteed share of the pool, in bytes.
+    pub share_min_bytes: u64,
+    /// Its largest share of the pool, in bytes; `None` if there is no limit.
+    pub share_max_bytes: Option<u64>,
     /// Bytes in dirty lines.
     pub dirty_bytes: u64,
     /// No dirty data is older, to about a second. It begins with the runtime at the earliest.
@@ -142,6 +146,9 @@ impl VolumeStatus {
         self.mode = volume.mode();
         self.refused_lines += volume.refused_lines() as u64;
         self.cached_bytes += shard.slots().resident_lines(id) * LINE_BYTES;
+        let (min, max) = pool_share_lines(shard, id);
+        self.share_min_bytes += min * LINE_BYTES;
+        self.share_max_bytes = max.map(|max| self.share_max_bytes.unwrap_or(0) + max * LINE_BYTES);
         self.dirty_bytes += volume.dirty_lines() as u64 * LINE_BYTES;
         let since = volume.dirty_since_ms().map(Duration::from_millis);
         let dirty_for = since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
@@ -252,6 +259,8 @@ impl VolumeService {
                 is_ups_only: volume.is_ups_only(),
                 halted: volume.power.is_halted(),
                 cached_bytes: 0,
+                share_min_bytes: 0,
+                share_max_bytes: None,
                 dirty_bytes: 0,
                 dirty_for: Duration::ZERO,
                 connections: volume.connections.load(Ordering::Relaxed),

@@ -6,8 +6,12 @@
 use super::Volume;
 use crate::platform::locks::{Lock, Locked, assert_may_wait, order};
 use crate::pool::MappedLines;
-use forebay_engine::{Elevator, Hints, Protection, Shard, begin_forecast, end_former_forecasts};
-use forebay_types::{HoldOut, LINE_BYTES, Mode, PinnedRanges, VolumeConfig, VolumeId, WriteShare};
+use forebay_engine::{
+    Elevator, Hints, Protection, Shard, begin_forecast, end_former_forecasts, set_pool_share,
+};
+use forebay_types::{
+    HoldOut, LINE_BYTES, Mode, PinnedRanges, PoolShare, VolumeConfig, VolumeId, WriteShare,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -30,6 +34,7 @@ fn configure(shard: &mut Shard<MappedLines>, id: VolumeId, config: &VolumeConfig
     volume.set_mode(config.mode);
     volume.set_frozen(config.frozen);
     volume.set_unsafe_ups(config.unsafe_supply);
+    set_pool_share(shard, id, PoolShare::of_config(config));
 }
 
 /// The lock of a shard.

@@ -96,6 +96,15 @@ fn limits(volume: &VolumeStatus, page: &mut Page) {
     }
 }
 
+/// The guaranteed and the largest share, if there are any.
+fn shares(volume: &VolumeStatus) -> Option<String> {
+    let min = (volume.share_min_bytes > 0)
+        .then(|| format!("{} guaranteed", bytes(volume.share_min_bytes)));
+    let max = volume.share_max_bytes.map(|max| format!("at most {}", bytes(max)));
+    let shares: Vec<String> = min.into_iter().chain(max).collect();
+    (!shares.is_empty()).then(|| shares.join(", "))
+}
+
 fn dirty(volume: &VolumeStatus) -> String {
     let dirty = bytes(volume.dirty_bytes);
     match volume.write_back.dirty_for_ms / 1000 {
@@ -242,6 +251,9 @@ fn memory(view: &View<'_>, volume: &VolumeStatus, page: &mut Page) {
     });
     let cached = bytes(volume.cached_bytes);
     page.field("in memory", format!("{cached}{}", of_pool.unwrap_or_default()));
+    if let Some(shares) = shares(volume) {
+        page.field("shares of the pool", shares);
+    }
     let counters = &volume.counters;
     page.field(
         "admitted",
