@@ -219,6 +219,33 @@ for sums in /tmp/sums.*; do
 done
 if dmesg | grep -E "I/O error|Remounting|shut down|corrupt"; then give_up "kernel errors"; fi
 
+say "growing a disk under a file system"
+size() { blockdev --getsize64 /dev/forebay/ext4; }
+truncate -s 480M /tmp/ext4.img
+forebay volume resize ext4 --state /tmp/state || give_up "the volume does not grow"
+if [ "$driver" = nbd ]; then
+  tries=0
+  until [ "$(size)" = 503316480 ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 300 ] || give_up "the device has $(size) bytes"
+    sleep 0.1
+  done
+else
+  # The driver of this kernel has no device that grows.
+  umount /mnt/ext4
+  forebay detach ext4 || give_up "cannot detach ext4"
+  forebay attach ext4 --state /tmp/state || give_up "cannot attach ext4 again"
+  [ "$(size)" = 503316480 ] || give_up "the device has $(size) bytes"
+  mount -t ext4 /dev/forebay/ext4 /mnt/ext4
+fi
+resize2fs /dev/forebay/ext4 >/tmp/resize.log 2>&1 || { cat /tmp/resize.log; exit 1; }
+old=$(pid)
+kill -9 "$old"
+wait_for_other "$old"
+head -c 8388608 /dev/urandom >/tmp/source
+dd if=/tmp/source of=/mnt/ext4/grown bs=1M conv=fsync 2>/dev/null || give_up "cannot write"
+df -m /mnt/ext4 | sed 's/^/guest: /'
+
 say "unmounting, detaching, and reading the images"
 fstrim /mnt/ext4
 umount /mnt/ext4 /mnt/xfs

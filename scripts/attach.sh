@@ -31,7 +31,7 @@ pack() {
   begin_guest scripts/attach-guest.sh
   add_program "$forebay" forebay
   local program
-  for program in mkfs.ext4 e2fsck mkfs.xfs xfs_repair; do add_program "$program"; done
+  for program in mkfs.ext4 e2fsck resize2fs mkfs.xfs xfs_repair; do add_program "$program"; done
   # The one of busybox changes no user.
   add_program setpriv set-user
   case $driver in

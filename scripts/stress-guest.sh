@@ -29,7 +29,7 @@ mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/shm /run/mdadm /mnt/array /mnt/plain /mnt/state
 mount -t tmpfs tmpfs /tmp
-mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs -o size=95% tmpfs /dev/shm
 say "Linux $(uname -r)"
 for module in crc32c_generic virtio_pci virtio_blk raid456 ublk_drv ext4 xfs; do
   modprobe "$module"

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// What a device does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DeviceState {
+pub(crate) enum WatchedState {
     /// This process serves it.
     Live(u32),
     /// Its requests wait for a server.
@@ -22,10 +22,10 @@ pub(crate) enum DeviceState {
 }
 
 /// A device of the kernel.
-pub(crate) trait BlockDevice {
+pub(crate) trait WatchedDevice {
     /// # Errors
     /// When the driver does not answer.
-    fn state(&mut self) -> anyhow::Result<DeviceState>;
+    fn state(&mut self) -> anyhow::Result<WatchedState>;
 
     /// Waits for up to `time`, less if the state has changed.
     fn wait(&mut self, time: Duration);
@@ -42,6 +42,13 @@ pub(crate) trait BlockDevice {
     /// When no server answers, or the driver refuses. It can be tried again.
     fn give(&mut self, client: &BlockingClient) -> anyhow::Result<u32>;
 
+    /// Makes the device larger, because its volume has grown to `size_bytes`. Returns false if the
+    /// driver cannot.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    fn grow(&mut self, size_bytes: u64) -> anyhow::Result<bool>;
+
     /// Removes the device. Its requests fail.
     ///
     /// # Errors
@@ -50,7 +57,7 @@ pub(crate) trait BlockDevice {
 }
 
 /// The device that is to be made for a volume.
-pub(crate) struct DevicePlan {
+pub(crate) struct AttachPlan {
     pub volume: String,
     /// The server's control socket.
     pub socket: PathBuf,
@@ -62,7 +69,7 @@ pub(crate) struct DevicePlan {
     pub limit: Option<Duration>,
 }
 
-impl DevicePlan {
+impl AttachPlan {
     pub(crate) fn attached(&self, device: KernelDevice) -> AttachedVolume {
         let (volume, socket) = (self.volume.clone(), self.socket.clone());
         AttachedVolume { volume, device, socket, disk: self.disk.clone() }

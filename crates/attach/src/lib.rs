@@ -16,7 +16,7 @@ mod watch;
 
 use anyhow::{Context, Error};
 use clap::Args;
-use device::{BlockDevice, DevicePlan, DeviceState};
+use device::{AttachPlan, WatchedDevice, WatchedState};
 use forebay_api::BlockingClient;
 use forebay_terminal::{columns, print, print_json, with_remedy};
 pub use record::DeviceKind;
@@ -117,16 +117,16 @@ fn find_left(
     record: &mut AttachRecord,
     arguments: &AttachArguments,
     socket: &Path,
-) -> anyhow::Result<Option<(Box<dyn BlockDevice>, AttachedVolume)>> {
+) -> anyhow::Result<Option<(Box<dyn WatchedDevice>, AttachedVolume)>> {
     let Some(left) = record.read() else { return Ok(None) };
     let mut device = driver::open(&left, arguments.give_up_after.map(Duration::from_secs))?;
     match device.state()? {
-        DeviceState::Gone => return Ok(None),
-        DeviceState::Stopped => {
+        WatchedState::Gone => return Ok(None),
+        WatchedState::Stopped => {
             device.remove().context("cannot remove a device that was never started")?;
             return Ok(None);
         }
-        DeviceState::Live(_) | DeviceState::Waiting | DeviceState::Changing => {}
+        WatchedState::Live(_) | WatchedState::Waiting | WatchedState::Changing => {}
     }
     let name = left.device().display().to_string();
     let message = if left.socket != socket {
@@ -158,9 +158,9 @@ fn make_device(
     arguments: &AttachArguments,
     socket: &Path,
     record: &mut AttachRecord,
-) -> anyhow::Result<(Box<dyn BlockDevice>, AttachedVolume)> {
+) -> anyhow::Result<(Box<dyn WatchedDevice>, AttachedVolume)> {
     let status = client.volume(&arguments.volume)?;
-    let plan = DevicePlan {
+    let plan = AttachPlan {
         volume: arguments.volume.clone(),
         socket: socket.to_owned(),
         disk: (status.backing, status.size_bytes),
@@ -250,7 +250,7 @@ pub fn detach(arguments: &DetachArguments) -> anyhow::Result<()> {
     // All before the first is removed: a server may refuse a flush.
     if !arguments.force {
         for (attached, device) in all.iter().zip(&mut devices) {
-            if device.state()? != DeviceState::Gone {
+            if device.state()? != WatchedState::Gone {
                 usage::flush(attached)?;
             }
         }
@@ -261,16 +261,16 @@ pub fn detach(arguments: &DetachArguments) -> anyhow::Result<()> {
 
 /// Refuses a device that is in use, or whose requests wait for a server.
 fn check_detachable(
-    device: &mut dyn BlockDevice,
+    device: &mut dyn WatchedDevice,
     attached: &AttachedVolume,
     force: bool,
 ) -> anyhow::Result<()> {
     let state = device.state()?;
-    if state == DeviceState::Gone {
+    if state == WatchedState::Gone {
         return Ok(());
     }
     usage::check_unused(attached)?;
-    if !matches!(state, DeviceState::Live(_)) && !force {
+    if !matches!(state, WatchedState::Live(_)) && !force {
         let message =
             format!("no server serves volume '{}': its device waits for one", attached.volume);
         let remedy = "start the server, or use --force to fail the requests that wait";
@@ -280,8 +280,8 @@ fn check_detachable(
 }
 
 /// Removes a device that has passed [`check_detachable`].
-fn detach_unused(device: &mut dyn BlockDevice, attached: &AttachedVolume) -> anyhow::Result<()> {
-    let is_there = device.state()? != DeviceState::Gone;
+fn detach_unused(device: &mut dyn WatchedDevice, attached: &AttachedVolume) -> anyhow::Result<()> {
+    let is_there = device.state()? != WatchedState::Gone;
     let link = attached.remove_link();
     if is_there {
         device.remove()?;
@@ -338,8 +338,8 @@ pub fn devices(json: bool) -> anyhow::Result<()> {
         // Without the right to open the driver, nothing is known of the device.
         let state = driver::open(attached, None).and_then(|mut device| device.state());
         let (state, pid) = match state {
-            Ok(DeviceState::Live(pid)) => ("live", Some(pid)),
-            Ok(DeviceState::Gone) | Err(_) => ("gone", None),
+            Ok(WatchedState::Live(pid)) => ("live", Some(pid)),
+            Ok(WatchedState::Gone) | Err(_) => ("gone", None),
             Ok(_) => ("waiting", None),
         };
         let device = attached.device().display().to_string();

@@ -1,6 +1,6 @@
 //! Keeps a device served: gives it to the next server when one has ended.
 
-use crate::device::{BlockDevice, DeviceState};
+use crate::device::{WatchedDevice, WatchedState};
 use crate::record::AttachedVolume;
 use anyhow::{Context, ensure};
 use forebay_api::BlockingClient;
@@ -12,27 +12,32 @@ use std::time::{Duration, Instant};
 /// How often the state of a device is examined.
 const INTERVAL: Duration = Duration::from_millis(100);
 
+/// How often the server is asked whether the volume has grown.
+const SIZE_INTERVAL: Duration = Duration::from_secs(2);
+
 /// When a device has waited so long, a line says why, and again after each pause.
 const FIRST_REMINDER: Duration = Duration::from_secs(5);
 const REMINDER: Duration = Duration::from_secs(60);
 
 /// Watches one device.
 pub(crate) struct DeviceWatcher {
-    device: Box<dyn BlockDevice>,
+    device: Box<dyn WatchedDevice>,
     client: BlockingClient,
     attached: AttachedVolume,
     /// How long requests may wait for a server.
     limit: Option<Duration>,
+    /// When the server was last asked for the size of the volume.
+    asked: Instant,
 }
 
 impl DeviceWatcher {
-    pub(crate) const fn new(
-        device: Box<dyn BlockDevice>,
+    pub(crate) fn new(
+        device: Box<dyn WatchedDevice>,
         client: BlockingClient,
         attached: AttachedVolume,
         limit: Option<Duration>,
     ) -> Self {
-        Self { device, client, attached, limit }
+        Self { device, client, attached, limit, asked: Instant::now() }
     }
 
     pub(crate) const fn attached(&self) -> &AttachedVolume {
@@ -47,15 +52,41 @@ impl DeviceWatcher {
         loop {
             self.device.wait(INTERVAL);
             match self.device.state()? {
-                DeviceState::Gone => break,
-                DeviceState::Waiting => self.recover()?,
-                DeviceState::Live(_) | DeviceState::Changing => {}
+                WatchedState::Gone => break,
+                WatchedState::Waiting => self.recover()?,
+                WatchedState::Live(_) => self.follow_size(),
+                WatchedState::Changing => {}
                 // It is being removed.
-                DeviceState::Stopped => {}
+                WatchedState::Stopped => {}
             }
         }
         say(&format!("{} has been removed", device.display()));
         self.attached.remove_link().context("cannot remove the name of the device")
+    }
+
+    /// Makes the device larger if its volume has grown.
+    fn follow_size(&mut self) {
+        if self.asked.elapsed() < SIZE_INTERVAL {
+            return;
+        }
+        self.asked = Instant::now();
+        let (backing, size_bytes) = &self.attached.disk;
+        // Without an answer, the server is ending, which the device shows.
+        let Ok(volume) = self.client.volume(&self.attached.volume) else { return };
+        if volume.backing != *backing || volume.size_bytes <= *size_bytes {
+            return;
+        }
+        let (device, bytes) = (self.attached.device(), volume.size_bytes);
+        // Not again, whatever the driver does.
+        self.attached.disk.1 = bytes;
+        match self.device.grow(bytes) {
+            Ok(true) => say(&format!("{} has grown to {bytes} bytes", device.display())),
+            Ok(false) => say(&format!(
+                "the volume of {} has grown to {bytes} bytes: detach it and attach it again",
+                device.display()
+            )),
+            Err(error) => say(&format!("{} does not grow: {error:#}", device.display())),
+        }
     }
 
     /// Gives the device, whose requests wait, to the next server.
@@ -75,7 +106,7 @@ impl DeviceWatcher {
                 }
                 Err(failure) => failure,
             };
-            if self.device.state()? != DeviceState::Waiting {
+            if self.device.state()? != WatchedState::Waiting {
                 // Removed meanwhile; the caller sees it.
                 return Ok(());
             }
@@ -105,7 +136,7 @@ impl DeviceWatcher {
         let status = self.client.volume(&self.attached.volume)?;
         let (backing, size_bytes) = &self.attached.disk;
         ensure!(
-            (&status.backing, &status.size_bytes) == (backing, size_bytes),
+            status.backing == *backing && status.size_bytes >= *size_bytes,
             "the server has another disk for the volume, {} with {} bytes instead of {backing} \
              with {size_bytes} bytes",
             status.backing,
@@ -148,15 +179,15 @@ mod tests {
     /// What a device has been asked for, and the states that it is in, one for each question.
     #[derive(Default)]
     struct Script {
-        states: Vec<DeviceState>,
+        states: Vec<WatchedState>,
         gives: usize,
         is_removed: bool,
     }
 
     struct ScriptedDevice(Rc<RefCell<Script>>);
 
-    impl BlockDevice for ScriptedDevice {
-        fn state(&mut self) -> anyhow::Result<DeviceState> {
+    impl WatchedDevice for ScriptedDevice {
+        fn state(&mut self) -> anyhow::Result<WatchedState> {
             Ok(self.0.borrow_mut().states.remove(0))
         }
 
@@ -171,6 +202,10 @@ mod tests {
             Ok(1)
         }
 
+        fn grow(&mut self, _size_bytes: u64) -> anyhow::Result<bool> {
+            Ok(false)
+        }
+
         fn remove(&mut self) -> anyhow::Result<()> {
             self.0.borrow_mut().is_removed = true;
             Ok(())
@@ -178,7 +213,7 @@ mod tests {
     }
 
     /// Recovers a device without a server, in these states.
-    fn recover(states: &[DeviceState], limit: Option<Duration>) -> Rc<RefCell<Script>> {
+    fn recover(states: &[WatchedState], limit: Option<Duration>) -> Rc<RefCell<Script>> {
         let script = Rc::new(RefCell::new(Script { states: states.to_vec(), ..Script::default() }));
         let socket = std::path::PathBuf::from("/nowhere/control.sock");
         let attached = AttachedVolume {
@@ -195,14 +230,14 @@ mod tests {
 
     #[test]
     fn a_device_is_given_to_no_server_that_does_not_answer_and_removed_at_the_limit() {
-        let script = recover(&[DeviceState::Waiting], Some(Duration::ZERO));
+        let script = recover(&[WatchedState::Waiting], Some(Duration::ZERO));
         assert!(script.borrow().is_removed);
         assert_eq!(script.borrow().gives, 0);
     }
 
     #[test]
     fn a_device_that_is_removed_while_it_waits_is_left_alone() {
-        let waiting = [DeviceState::Waiting, DeviceState::Waiting, DeviceState::Gone];
+        let waiting = [WatchedState::Waiting, WatchedState::Waiting, WatchedState::Gone];
         let script = recover(&waiting, None);
         assert!(!script.borrow().is_removed && script.borrow().states.is_empty());
     }

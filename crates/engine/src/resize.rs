@@ -97,7 +97,7 @@ impl<M: LineTable> ShardResizer<'_, M> {
         let lines = lines_of(self.index);
         shares::set_lines(self.index, lines);
         retained::set_lines(self.index, lines);
-        let parts = retained::Parts::of(self.index, lines).beside_pins(self.index);
+        let parts = retained::ShardParts::of(self.index, lines).beside_pins(self.index);
         let shares = parts.shares.into_iter();
         self.quota.set_lines(lines - parts.retained, shares);
         apply_policy_capacity(self.index, parts.retained);

@@ -249,9 +249,8 @@ impl<C: WorkerContext> Serving<'_, C> {
             return Parsed::Wait;
         }
         if request.error.is_some() {
-            let (left, request) = (payload_len as u64, *request);
-            conn.skip = Some(Skip { left, request, failed: None });
-            return Parsed::Consumed(header);
+            let request = *request;
+            return self.skip_refused(index, request, header, bytes);
         }
         match self.begin_pieces(index, request) {
             Some(true) => return Parsed::Consumed(header),
@@ -278,6 +277,29 @@ impl<C: WorkerContext> Serving<'_, C> {
             return Parsed::Consumed(len);
         }
         if self.begin_payload(index, *request) { Parsed::Consumed(header) } else { Parsed::Wait }
+    }
+
+    /// Skips the payload of a request that is refused, unless the volume has grown meanwhile, so
+    /// that the request is inside it: the kernel's client knows of that by other means than the
+    /// protocol.
+    fn skip_refused(
+        &mut self,
+        index: u32,
+        request: NbdRequest,
+        header: usize,
+        bytes: &[u8],
+    ) -> Parsed {
+        let Some(conn) = self.nbd.conns.get(index) else { return Parsed::Wait };
+        let known = conn.terms.as_mut().map(|terms| &mut terms.size_bytes);
+        if let Some(known) = known.filter(|known| request.range().end() > **known) {
+            let size_bytes = self.cx.volume_bytes(conn.client);
+            if size_bytes > *known {
+                *known = size_bytes;
+                return self.transmit(index, bytes);
+            }
+        }
+        conn.skip = Some(Skip { left: u64::from(request.payload_len), request, failed: None });
+        Parsed::Consumed(header)
     }
 
     /// Reserves memory for a payload that arrives in pieces. If none is free, pauses the connection

@@ -171,6 +171,12 @@ impl DeviceQueue {
         let (kind, range) = match self.parse(&descriptor) {
             Ok(parsed) => parsed,
             Err(error) => {
+                let size_bytes = cx.volume_bytes(self.client);
+                if size_bytes > self.volume.1 {
+                    // It has grown.
+                    self.volume.1 = size_bytes;
+                    return self.submit(cx, tag, scratch);
+                }
                 cx.count_refusal(self.client);
                 self.commit(cx, tag, Err(error));
                 return true;

@@ -200,6 +200,10 @@ pub trait Clients {
     #[must_use]
     fn enter(&mut self, client: ClientId, volume: VolumeId, is_encrypted: bool) -> bool;
 
+    /// The size in bytes of the volume that a client has entered, which may have grown since; 0 if
+    /// it has entered none.
+    fn volume_bytes(&self, client: ClientId) -> u64;
+
     /// Removes a client. Later answers to its requests are dropped. With `reuse`, its number
     /// becomes free. Without, the number stays taken, because the kernel may still report events
     /// under it.

@@ -6,7 +6,7 @@ mod netlink;
 mod ublk;
 mod ublk_control;
 
-use crate::device::{BlockDevice, DevicePlan};
+use crate::device::{AttachPlan, WatchedDevice};
 use crate::record::{AttachRecord, AttachedVolume, DeviceKind, KernelDevice};
 use anyhow::Error;
 use forebay_api::BlockingClient;
@@ -19,9 +19,9 @@ use ublk::UblkDevice;
 pub(crate) fn make(
     kind: DeviceKind,
     client: &BlockingClient,
-    plan: &DevicePlan,
+    plan: &AttachPlan,
     record: &mut AttachRecord,
-) -> anyhow::Result<(Box<dyn BlockDevice>, AttachedVolume)> {
+) -> anyhow::Result<(Box<dyn WatchedDevice>, AttachedVolume)> {
     Ok(match kind {
         DeviceKind::Ublk => {
             let (device, attached) = UblkDevice::make(client, plan, record)?;
@@ -38,7 +38,7 @@ pub(crate) fn make(
 pub(crate) fn open(
     attached: &AttachedVolume,
     limit: Option<Duration>,
-) -> anyhow::Result<Box<dyn BlockDevice>> {
+) -> anyhow::Result<Box<dyn WatchedDevice>> {
     Ok(match attached.device {
         KernelDevice::Ublk(number) => Box::new(UblkDevice::open(number, &attached.volume)?),
         KernelDevice::Nbd(terms) => Box::new(NbdDevice::open(attached, terms, limit)?),

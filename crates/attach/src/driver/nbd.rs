@@ -8,7 +8,7 @@
 
 use super::nbd_connection::NbdConnection;
 use super::netlink::{Change, NbdNetlink, NewDevice};
-use crate::device::{BlockDevice, DevicePlan, DeviceState, load_module};
+use crate::device::{AttachPlan, WatchedDevice, WatchedState, load_module};
 use crate::record::{
     self, AttachRecord, AttachedVolume, KernelDevice, NbdTerms, RecordedConnection,
 };
@@ -86,7 +86,7 @@ impl NbdDevice {
 
     pub(super) fn make(
         client: &BlockingClient,
-        plan: &DevicePlan,
+        plan: &AttachPlan,
         record: &mut AttachRecord,
     ) -> anyhow::Result<(Self, AttachedVolume)> {
         if plan.queues.is_some() || plan.depth.is_some() {
@@ -171,14 +171,14 @@ impl NbdDevice {
     }
 
     /// Whether the server has the connection that another process has made.
-    fn state_elsewhere(&self) -> DeviceState {
+    fn state_elsewhere(&self) -> WatchedState {
         let recorded = record::connection_of(&self.volume);
         let server = BlockingClient::new(&self.socket).ok();
         let live = server.zip(recorded).filter(|(server, recorded)| {
             server.status().is_ok_and(|status| status.pid == recorded.pid)
                 && is_listed(server, &self.volume, recorded)
         });
-        live.map_or(DeviceState::Waiting, |(_, recorded)| DeviceState::Live(recorded.pid))
+        live.map_or(WatchedState::Waiting, |(_, recorded)| WatchedState::Live(recorded.pid))
     }
 
     /// Takes requests back from a connection that has ended, so that they need not wait for their
@@ -202,7 +202,7 @@ impl NbdDevice {
         // first.
         let (timeout, wait_seconds) = (Some(0), Some(self.wait_seconds));
         let socket = Some(connection.fd());
-        let is_there = self.change(&Change { timeout, wait_seconds, socket })?;
+        let is_there = self.change(&Change { timeout, wait_seconds, socket, size_bytes: None })?;
         ensure!(is_there, "the device has been disconnected");
         // Afterwards: it waits for whoever changes the device's scheduler, who waits for requests.
         self.set_request_age()
@@ -233,15 +233,15 @@ impl NbdDevice {
     }
 }
 
-impl BlockDevice for NbdDevice {
-    fn state(&mut self) -> anyhow::Result<DeviceState> {
+impl WatchedDevice for NbdDevice {
+    fn state(&mut self) -> anyhow::Result<WatchedState> {
         if !self.is_ours() {
-            return Ok(DeviceState::Gone);
+            return Ok(WatchedState::Gone);
         }
         match &self.connection {
             Some(_) if self.ended.is_some() => {}
             Some((connection, pid)) if !connection.wait_for_end(Duration::ZERO) => {
-                return Ok(DeviceState::Live(*pid));
+                return Ok(WatchedState::Live(*pid));
             }
             Some(_) => self.ended = Some(Instant::now()),
             None if self.ended.is_none() => return Ok(self.state_elsewhere()),
@@ -250,7 +250,7 @@ impl BlockDevice for NbdDevice {
         // A device that was disconnected may be open still. After another error, as for lack of
         // memory, the watcher has to go on: only it can end the wait.
         let is_there = self.take_requests_back().unwrap_or(true);
-        Ok(if is_there { DeviceState::Waiting } else { DeviceState::Gone })
+        Ok(if is_there { WatchedState::Waiting } else { WatchedState::Gone })
     }
 
     fn wait(&mut self, time: Duration) {
@@ -292,6 +292,10 @@ impl BlockDevice for NbdDevice {
         self.ended = None;
         self.offer_until = Instant::now() + OFFER_TIME;
         Ok(offer.device.pid)
+    }
+
+    fn grow(&mut self, size_bytes: u64) -> anyhow::Result<bool> {
+        self.change(&Change { size_bytes: Some(size_bytes), ..Change::default() })
     }
 
     fn remove(&mut self) -> anyhow::Result<()> {

@@ -40,9 +40,9 @@ const SOCKET_ITEM: u16 = 1;
 const SOCKET_FD: u16 = 1;
 
 /// A message under construction.
-pub(super) struct Message(Vec<u8>);
+pub(super) struct NetlinkMessage(Vec<u8>);
 
-impl Message {
+impl NetlinkMessage {
     fn new(family: u16, command: u8) -> Self {
         let mut bytes = vec![0; HEADER_BYTES + GENERIC_BYTES];
         bytes[4..6].copy_from_slice(&family.to_ne_bytes());
@@ -108,6 +108,7 @@ pub(super) struct Change {
     pub timeout: Option<u64>,
     pub wait_seconds: Option<u64>,
     pub socket: Option<i32>,
+    pub size_bytes: Option<u64>,
 }
 
 /// The kernel's NBD client. Each call waits for its answer.
@@ -126,7 +127,7 @@ impl NbdNetlink {
         let socket =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
         let mut netlink = Self { socket, family: CONTROL_FAMILY, number: 0 };
-        let mut message = Message::new(CONTROL_FAMILY, CONTROL_GET_FAMILY);
+        let mut message = NetlinkMessage::new(CONTROL_FAMILY, CONTROL_GET_FAMILY);
         message.put_text(CONTROL_FAMILY_NAME, NBD_FAMILY);
         let answer = netlink.request(message)?;
         let id = answer.as_deref().and_then(|answer| number_in(answer, CONTROL_FAMILY_ID));
@@ -136,7 +137,7 @@ impl NbdNetlink {
 
     /// Makes a device, and returns its number. The kernel makes further ones if all are in use.
     pub(super) fn connect(&mut self, device: &NewDevice<'_>) -> io::Result<u32> {
-        let mut message = Message::new(self.family, CONNECT);
+        let mut message = NetlinkMessage::new(self.family, CONNECT);
         message.put_number(SIZE_BYTES, device.size_bytes);
         message.put_number(BLOCK_SIZE_BYTES, u64::from(device.block_bytes));
         message.put_number(SERVER_FLAGS, u64::from(device.flags));
@@ -158,7 +159,7 @@ impl NbdNetlink {
         identity: &str,
         change: &Change,
     ) -> io::Result<()> {
-        let mut message = Message::new(self.family, RECONFIGURE);
+        let mut message = NetlinkMessage::new(self.family, RECONFIGURE);
         message.put(INDEX, &index.to_ne_bytes());
         message.put_text(BACKEND_IDENTIFIER, identity);
         if let Some(seconds) = change.timeout {
@@ -170,19 +171,22 @@ impl NbdNetlink {
         if let Some(socket) = change.socket {
             message.put_socket(socket);
         }
+        if let Some(bytes) = change.size_bytes {
+            message.put_number(SIZE_BYTES, bytes);
+        }
         self.request(message).map(drop)
     }
 
     /// Disconnects a device: its requests fail, and it has no size any more.
     pub(super) fn disconnect(&mut self, index: u32) -> io::Result<()> {
-        let mut message = Message::new(self.family, DISCONNECT);
+        let mut message = NetlinkMessage::new(self.family, DISCONNECT);
         message.put(INDEX, &index.to_ne_bytes());
         self.request(message).map(drop)
     }
 
     /// Sends a message, and waits for its acknowledgement. Returns the attributes of the answer, if
     /// there was one before that.
-    fn request(&mut self, message: Message) -> io::Result<Option<Vec<u8>>> {
+    fn request(&mut self, message: NetlinkMessage) -> io::Result<Option<Vec<u8>>> {
         self.number = self.number.wrapping_add(1);
         rustix::net::send(&self.socket, &message.finish(self.number), SendFlags::empty())?;
         let mut answer = None;
@@ -246,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_message_has_headers_and_aligned_attributes() {
-        let mut message = Message::new(0x1c, RECONFIGURE);
+        let mut message = NetlinkMessage::new(0x1c, RECONFIGURE);
         message.put(INDEX, &7u32.to_ne_bytes());
         message.put_text(BACKEND_IDENTIFIER, "name");
         message.put_socket(5);
@@ -264,11 +268,11 @@ mod tests {
 
     #[test]
     fn answers_are_found_and_broken_ones_are_none() {
-        let mut message = Message::new(0x1c, CONNECT);
+        let mut message = NetlinkMessage::new(0x1c, CONNECT);
         message.put_text(BACKEND_IDENTIFIER, "x");
         message.put(INDEX, &17u32.to_ne_bytes());
         let mut bytes = message.finish(3);
-        bytes.extend(Message::new(MESSAGE_ERROR, 0).finish(3));
+        bytes.extend(NetlinkMessage::new(MESSAGE_ERROR, 0).finish(3));
         let found: Vec<_> = messages(&bytes).collect();
         assert_eq!(found.len(), 2);
         let (kind, number, payload) = found[0];

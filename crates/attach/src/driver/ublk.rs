@@ -1,7 +1,7 @@
 //! Devices of the ublk driver.
 
 use super::ublk_control::UblkControl;
-use crate::device::{BlockDevice, DevicePlan, DeviceState};
+use crate::device::{AttachPlan, WatchedDevice, WatchedState};
 use crate::record::{AttachRecord, AttachedVolume, KernelDevice};
 use anyhow::{Context, Error};
 use forebay_api::{BlockingClient, ServeDevice, ServedDevice};
@@ -37,7 +37,7 @@ impl UblkDevice {
 
     pub(super) fn make(
         client: &BlockingClient,
-        plan: &DevicePlan,
+        plan: &AttachPlan,
         record: &mut AttachRecord,
     ) -> anyhow::Result<(Self, AttachedVolume)> {
         let mut control = UblkControl::open()?;
@@ -96,18 +96,18 @@ impl UblkDevice {
     }
 }
 
-impl BlockDevice for UblkDevice {
-    fn state(&mut self) -> anyhow::Result<DeviceState> {
+impl WatchedDevice for UblkDevice {
+    fn state(&mut self) -> anyhow::Result<WatchedState> {
         use forebay_ublk::control::DeviceState as UblkState;
         let info = match self.control.info(self.number) {
-            Err(error) if is_gone(&error) => return Ok(DeviceState::Gone),
+            Err(error) if is_gone(&error) => return Ok(WatchedState::Gone),
             info => info.context("the ublk driver does not answer")?,
         };
         Ok(match info.state() {
-            UblkState::Dead => DeviceState::Stopped,
-            UblkState::Live => DeviceState::Live(info.process.cast_unsigned()),
-            UblkState::Quiesced => DeviceState::Waiting,
-            UblkState::Other(_) => DeviceState::Changing,
+            UblkState::Dead => WatchedState::Stopped,
+            UblkState::Live => WatchedState::Live(info.process.cast_unsigned()),
+            UblkState::Quiesced => WatchedState::Waiting,
+            UblkState::Other(_) => WatchedState::Changing,
         })
     }
 
@@ -129,6 +129,11 @@ impl BlockDevice for UblkDevice {
             .end_recovery(self.number, served.pid)
             .context("the ublk driver does not recover the device")?;
         Ok(served.pid)
+    }
+
+    fn grow(&mut self, _size_bytes: u64) -> anyhow::Result<bool> {
+        // Before Linux 6.16, the size of a device that was started stays.
+        Ok(false)
     }
 
     fn remove(&mut self) -> anyhow::Result<()> {

@@ -22,7 +22,7 @@ pub(crate) mod warm;
 
 use crate::index::lookup::Index;
 use crate::index::retained::Retained;
-use crate::index::shares::{ShareView, Shares, Taker};
+use crate::index::shares::{ShareView, Taker, VolumeShares};
 use crate::index::warm::{LineCounts, WarmView};
 use crate::line::bits::SlotSet;
 use crate::line::meta::{
@@ -73,7 +73,7 @@ pub struct Slots<M> {
     /// The pinned ranges, and the lines of them that are resident.
     retained: Retained,
     /// The guaranteed and the largest shares of volumes.
-    shares: Shares,
+    shares: VolumeShares,
 }
 
 /// The policy's view of the lines.
@@ -113,7 +113,7 @@ impl<M: LineTable> Slots<M> {
             slabs: Slabs::new(lines.len(), slab_lines),
             index: Index::new(lines.len()),
             retained: Retained::new(lines.len()),
-            shares: Shares::default(),
+            shares: VolumeShares::default(),
             unsealed: SlotSet::new(lines.len()),
             dirty: SlotSet::new(lines.len()),
             lines,

@@ -148,7 +148,7 @@ pub(crate) fn set_pinned<M>(
 /// Sets how many lines the shard may hold. If more are retained than may be, the caller must call
 /// [`trim`] until it returns true.
 pub(crate) fn set_lines<M>(slots: &mut Slots<M>, lines: usize) {
-    let parts = Parts::of(slots, lines);
+    let parts = ShardParts::of(slots, lines);
     let retained = &mut slots.retained;
     for of in &mut retained.volumes {
         (of.own_lines_max, of.lines_max) = (0, u64::MAX);
@@ -170,7 +170,7 @@ pub(crate) const fn is_trimming<M>(slots: &Slots<M>) -> bool {
 }
 
 /// The parts of a shard that may hold some lines: the guaranteed shares, and the common part.
-pub(crate) struct Parts {
+pub(crate) struct ShardParts {
     /// Lines of the shard.
     lines: usize,
     /// Lines that no volume is guaranteed.
@@ -186,7 +186,7 @@ pub(crate) struct FreeParts {
     pub shares: Vec<(VolumeId, ShareLines)>,
 }
 
-impl Parts {
+impl ShardParts {
     pub(crate) fn of<M>(slots: &Slots<M>, lines: usize) -> Self {
         let shares: Vec<_> = shares::all(slots).collect();
         let guaranteed: usize = shares.iter().map(|(_, share)| share.lines_min(lines)).sum();

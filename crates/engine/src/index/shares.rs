@@ -67,7 +67,7 @@ pub(crate) struct ShareLines {
 
 /// The shares of a volume.
 #[derive(Clone, Copy, Debug)]
-struct VolumeShare {
+struct ShareState {
     share: PoolShare,
     lines_min: u32,
     /// [`u32::MAX`] without a limit.
@@ -79,7 +79,7 @@ struct VolumeShare {
     hand: Slot,
 }
 
-impl VolumeShare {
+impl ShareState {
     const NONE: Self = Self {
         share: PoolShare::NONE,
         lines_min: 0,
@@ -91,20 +91,20 @@ impl VolumeShare {
 
 /// The shares of all volumes.
 #[derive(Debug, Default)]
-pub(crate) struct Shares {
+pub(crate) struct VolumeShares {
     /// Indexed by the number of the volume; no shares beyond the end. Empty if no volume has any,
     /// so that the test for that is short.
-    volumes: Vec<VolumeShare>,
+    volumes: Vec<ShareState>,
     planted: Planted,
 }
 
-impl Shares {
+impl VolumeShares {
     pub(crate) const fn are_set(&self) -> bool {
         !self.volumes.is_empty()
     }
 
-    fn of(&self, volume: VolumeId) -> VolumeShare {
-        self.volumes.get(usize::from(volume.0)).copied().unwrap_or(VolumeShare::NONE)
+    fn of(&self, volume: VolumeId) -> ShareState {
+        self.volumes.get(usize::from(volume.0)).copied().unwrap_or(ShareState::NONE)
     }
 
     /// Whether a volume with `lines` lines may lose one to a taker.
@@ -124,21 +124,25 @@ impl Shares {
     }
 
     pub(crate) const fn metadata_bytes(&self) -> usize {
-        self.volumes.capacity() * size_of::<VolumeShare>()
+        self.volumes.capacity() * size_of::<ShareState>()
     }
 }
 
 /// Which lines a taker may have. Without shares, all.
 #[derive(Clone, Copy)]
 pub(crate) struct ShareView<'a> {
-    shares: &'a Shares,
+    shares: &'a VolumeShares,
     residents: &'a [u32],
     taker: Option<VolumeId>,
 }
 
 impl<'a> ShareView<'a> {
     /// `None` if no volume has shares.
-    pub(crate) fn new(shares: &'a Shares, residents: &'a [u32], taker: Taker) -> Option<Self> {
+    pub(crate) fn new(
+        shares: &'a VolumeShares,
+        residents: &'a [u32],
+        taker: Taker,
+    ) -> Option<Self> {
         shares.are_set().then_some(Self { shares, residents, taker: taker.volume() })
     }
 
@@ -159,7 +163,7 @@ pub(crate) fn set<M: LineTable>(
     let at = usize::from(volume.0);
     let volumes = &mut slots.shares.volumes;
     if volumes.len() <= at {
-        volumes.resize(at + 1, VolumeShare::NONE);
+        volumes.resize(at + 1, ShareState::NONE);
     }
     volumes[at].share = share;
     if volumes.iter().all(|of| of.share.is_none()) {
@@ -279,7 +283,7 @@ pub(super) fn find_own<M: LineTable>(
     is_used_again: bool,
 ) -> Option<Slot> {
     let Slots { lines, slabs, policy, unused, shares, .. } = slots;
-    let mut search = Search { lines, policy: &mut **policy, used: *unused };
+    let mut search = LineSearch { lines, policy: &mut **policy, used: *unused };
     let hand = &mut shares.volumes[usize::from(volume.0)].hand;
     search.find(hand, SEARCH_SLOTS_MAX, |slot, key| {
         key.volume() == volume && (!is_used_again || slabs.keeps(slot))
@@ -299,19 +303,19 @@ pub(super) fn find_victim<M: LineTable>(slots: &mut Slots<M>, taker: Taker) -> O
         return Some(victim);
     }
     let Slots { lines, slabs, policy, unused, shares, index, hand, .. } = slots;
-    let mut search = Search { lines, policy: &mut **policy, used: *unused };
+    let mut search = LineSearch { lines, policy: &mut **policy, used: *unused };
     let view = ShareView { shares, residents: index.residents(), taker: taker.volume() };
     search.find(hand, Slot::MAX, |slot, key| view.may_take(key) && slabs.keeps(slot))
 }
 
 /// A search over the slots.
-struct Search<'a> {
+struct LineSearch<'a> {
     lines: &'a [LineMeta],
     policy: &'a mut dyn Eviction,
     used: Slot,
 }
 
-impl Search<'_> {
+impl LineSearch<'_> {
     /// Searches up to `slots_max` slots from `hand` on for an evictable line among those that `may`
     /// allows. A line with hits is spared and loses one, unless no other is found.
     fn find(

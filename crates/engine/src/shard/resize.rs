@@ -1,7 +1,7 @@
 //! The shard's calls that give memory back and take it again.
 
 use super::Shard;
-use crate::index::retained::Parts;
+use crate::index::retained::ShardParts;
 use crate::index::slabs::slabs_mut;
 use crate::line::meta::LineTable;
 use crate::resize::{ResizeStep, ShardResizer};
@@ -38,7 +38,7 @@ pub fn limits_of_size<M: LineTable>(
     share: Option<WriteShare>,
     lines: usize,
 ) -> ShardConfig {
-    let parts = Parts::of(&shard.index, lines).beside_pins(&shard.index);
+    let parts = ShardParts::of(&shard.index, lines).beside_pins(&shard.index);
     shard.quota.limits_at(share, lines - parts.retained)
 }
 

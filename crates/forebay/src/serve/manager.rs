@@ -32,7 +32,7 @@ use super::vault::VaultDumpTarget;
 use super::{report, trace, vault};
 use crate::alerts::alerts;
 use crate::report::{problem as problem_of, problem_of_kind};
-use device::Devices;
+use device::ServedDevices;
 use forebay_api::{
     DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, Status,
     TraceRequest, TraceSummary, VolumeSize, VolumeStatus,
@@ -554,7 +554,7 @@ impl Manager for Daemon {
     }
 
     fn devices(&self) -> Box<dyn DeviceManager + '_> {
-        Box::new(Devices(self))
+        Box::new(ServedDevices(self))
     }
 
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {

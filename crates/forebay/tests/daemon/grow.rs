@@ -30,6 +30,9 @@ fn grows(volume: impl Fn(&std::path::Path) -> String) {
         let expected =
             format!("volume 'disk' has grown from {}MiB to {}MiB\n", 15 + step, 16 + step);
         assert_eq!((code, text), (Some(0), expected));
+        // One that is connected may know by other means.
+        client.write(now - 8192, &block(200 + step)).unwrap();
+        assert!(client.write(now, &block(0)).is_err(), "beyond the new end");
         drop(client);
         let mut client = Client::new(&daemon.socket, "disk");
         assert_eq!(client.opened.size_bytes, now);

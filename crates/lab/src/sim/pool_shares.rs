@@ -36,7 +36,7 @@ pub(crate) struct PoolShares {
 }
 
 /// The lines of each volume in a shard, and how many of them are dirty.
-pub(crate) struct Held {
+pub(crate) struct HeldLines {
     lines: Vec<u64>,
     dirty: Vec<usize>,
 }
@@ -128,9 +128,9 @@ impl PoolShares {
     }
 
     /// The lines of each volume in a shard.
-    pub(crate) fn held(&self, one: &PooledShard) -> Held {
+    pub(crate) fn held(&self, one: &PooledShard) -> HeldLines {
         let shard = &one.shard;
-        let mut held = Held { lines: Vec::new(), dirty: Vec::new() };
+        let mut held = HeldLines { lines: Vec::new(), dirty: Vec::new() };
         for volume in (0..self.shares.len()).map(|at| VolumeId(at as u16)) {
             let is_served = shard.has_volume(volume);
             held.lines.push(shard.slots().resident_lines(volume));
@@ -145,7 +145,7 @@ impl PoolShares {
         &mut self,
         run: &mut Run,
         (shard, one): (usize, &mut PooledShard),
-        before: &Held,
+        before: &HeldLines,
         is_resize: bool,
     ) {
         if !self.are_set() {

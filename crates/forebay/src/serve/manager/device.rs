@@ -18,9 +18,9 @@ use std::sync::LazyLock;
 static INSTANCE: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish() >> 11);
 
 /// The block devices of a server.
-pub(super) struct Devices<'a>(pub(super) &'a Daemon);
+pub(super) struct ServedDevices<'a>(pub(super) &'a Daemon);
 
-impl DeviceManager for Devices<'_> {
+impl DeviceManager for ServedDevices<'_> {
     fn serve(&self, volume: &str, request: &ServeDevice) -> Result<ServedDevice, Problem> {
         serve(self.0, volume, request)
     }

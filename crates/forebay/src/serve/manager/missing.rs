@@ -26,24 +26,24 @@ const START_WAIT: Duration = Duration::from_secs(5);
 
 /// When a volume is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attempt {
+enum DiskAttempt {
     /// A thread is trying.
     Running,
     /// It has failed, and is tried again then, and after this time if it fails.
     Due(Instant, Duration),
 }
 
-struct Missing {
+struct MissingDisk {
     spec: VolumeSpec,
     since: Instant,
     /// Why it is not served, with the remedy; `None` while its disk has not answered at all.
     reason: Option<String>,
-    attempt: Attempt,
+    attempt: DiskAttempt,
     /// The time before the next attempt, if this one fails.
     pause: Duration,
 }
 
-impl Missing {
+impl MissingDisk {
     fn status(&self) -> MissingVolume {
         MissingVolume {
             name: self.spec.name.clone(),
@@ -57,19 +57,19 @@ impl Missing {
 /// The volumes that are missing.
 #[derive(Default)]
 pub(super) struct MissingVolumes {
-    list: Mutex<Vec<Missing>>,
+    list: Mutex<Vec<MissingDisk>>,
     /// Notified when an attempt has ended.
     ended: Condvar,
 }
 
 impl MissingVolumes {
-    fn list(&self) -> MutexGuard<'_, Vec<Missing>> {
+    fn list(&self) -> MutexGuard<'_, Vec<MissingDisk>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the status says of them.
     pub(super) fn status(&self) -> Vec<MissingVolume> {
-        self.list().iter().map(Missing::status).collect()
+        self.list().iter().map(MissingDisk::status).collect()
     }
 
     /// Tries a volume no more. Returns whether it was missing.
@@ -88,14 +88,14 @@ impl MissingVolumes {
     pub(super) fn wait_for(&self, spec: VolumeSpec, problem: &Problem) {
         let reason = reason_of(&spec, problem);
         tracing::error!(volume = %spec.name, error = reason, "serving without a volume");
-        let due = Attempt::Due(Instant::now() + RETRY_FIRST, RETRY_FIRST);
+        let due = DiskAttempt::Due(Instant::now() + RETRY_FIRST, RETRY_FIRST);
         self.enter(spec, Some(reason), due);
     }
 
-    fn enter(&self, spec: VolumeSpec, reason: Option<String>, attempt: Attempt) {
+    fn enter(&self, spec: VolumeSpec, reason: Option<String>, attempt: DiskAttempt) {
         self.forget(&spec.name);
         let (since, pause) = (Instant::now(), RETRY_FIRST);
-        self.list().push(Missing { spec, since, reason, attempt, pause });
+        self.list().push(MissingDisk { spec, since, reason, attempt, pause });
     }
 
     /// The volumes that are due, whose attempts begin.
@@ -103,9 +103,9 @@ impl MissingVolumes {
         let now = Instant::now();
         let mut due = Vec::new();
         for missing in self.list().iter_mut() {
-            let Attempt::Due(at, pause) = missing.attempt else { continue };
+            let DiskAttempt::Due(at, pause) = missing.attempt else { continue };
             if at <= now {
-                missing.attempt = Attempt::Running;
+                missing.attempt = DiskAttempt::Running;
                 missing.pause = (pause * 2).min(RETRY_LAST);
                 due.push(missing.spec.clone());
             }
@@ -127,7 +127,8 @@ impl MissingVolumes {
                         tracing::error!(%volume, error = reason, "serving without a volume");
                     }
                     missing.reason = Some(reason);
-                    missing.attempt = Attempt::Due(Instant::now() + missing.pause, missing.pause);
+                    missing.attempt =
+                        DiskAttempt::Due(Instant::now() + missing.pause, missing.pause);
                 }
             }
         }
@@ -154,7 +155,7 @@ pub(in crate::serve) fn add_all(
     in_use_wait: Duration,
 ) -> io::Result<()> {
     for spec in specs {
-        daemon.missing.enter(spec.clone(), None, Attempt::Running);
+        daemon.missing.enter(spec.clone(), None, DiskAttempt::Running);
         attempt(daemon, spec, in_use_wait)?;
     }
     let wait = in_use_wait.max(START_WAIT);

@@ -441,6 +441,12 @@ impl<R: Reactor> Clients for Context<'_, R> {
         true
     }
 
+    fn volume_bytes(&self, client: ClientId) -> u64 {
+        let client = self.host.clients.get(client);
+        let volume = client.and_then(|client| client.volume.as_ref());
+        volume.map_or(0, |volume| volume.size_bytes())
+    }
+
     fn leave(&mut self, id: ClientId, reuse: bool) {
         let waiter = self.waiter(id);
         let WorkerHost { shared, clients, .. } = &mut *self.host;
