@@ -123,6 +123,7 @@ fn values_in_manual(values: &str) -> String {
     let in_manual = |value: &str| match value {
         "BACKING" => "a backing".to_owned(),
         "SIZE" => "a size".to_owned(),
+        "PERCENT" => "a percentage".to_owned(),
         "READ:WRITE" => "two percentages".to_owned(),
         "TIME" => "a time".to_owned(),
         "RANGES" => "ranges".to_owned(),

@@ -291,7 +291,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     ) -> Parsed {
         let Some(conn) = self.nbd.conns.get(index) else { return Parsed::Wait };
         let known = conn.terms.as_mut().map(|terms| &mut terms.size_bytes);
-        if let Some(known) = known.filter(|known| request.range().end() > **known) {
+        if let Some(known) = known.filter(|known| !request.range().fits(**known)) {
             let size_bytes = self.cx.volume_bytes(conn.client);
             if size_bytes > *known {
                 *known = size_bytes;
