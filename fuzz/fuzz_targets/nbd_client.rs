@@ -24,6 +24,7 @@ fuzz_target!(|input: &[u8]| {
     let config = client::ExportConfig {
         export: "x".into(),
         tls: choice & 1 != 0,
+        simple: choice & 16 != 0,
         extended: choice & 2 != 0,
         base_allocation: choice & 4 != 0,
     };
