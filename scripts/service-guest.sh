@@ -129,6 +129,10 @@ serves second
 say "a reload of a wrong file failed"
 
 if ((version >= 254)); then upgrade_and_kill; else upgrade_and_kill_kept; fi
+# A server that hangs is killed, by systemd or by its keeper.
+hanging=$(server)
+kill -STOP "$hanging"
+within 240 "served again after a hang" is_new_server "$hanging"
 
 main=$(show MainPID)
 systemctl restart forebay

@@ -52,6 +52,8 @@ const ALIVE: u8 = b'A';
 const SERVING: u8 = b'S';
 /// Sent by the server when a stop that a signal requested has failed, so that it continues.
 const CONTINUING: u8 = b'C';
+/// How often the keeper looks for a sign of life in the time that systemd waits for one.
+const LOOKS_MAX: u32 = 3;
 /// How long the keeper collects pending signals before it waits for the operator's decision.
 /// Signals sent before are not that decision.
 const SIGNALS_DRAIN: Duration = Duration::from_millis(10);
@@ -235,6 +237,8 @@ struct Server {
     socket: UnixStream,
     /// When it began to serve clients.
     serving_since: Option<Instant>,
+    /// Looks of the keeper since it last said that its workers answer.
+    silent_looks: u32,
 }
 
 impl Server {
@@ -269,7 +273,7 @@ impl Server {
         // In its own process group, so that it receives a terminal's Ctrl-C once, from the keeper.
         let child = command.env(VARIABLE, handoff.to_text()).process_group(0).spawn();
         let child = child.with_context(|| format!("cannot start {}", program.display()))?;
-        Ok(Self { child, socket, serving_since: None })
+        Ok(Self { child, socket, serving_since: None, silent_looks: 0 })
     }
 
     /// Handles bytes that the server has sent. Returns true if it has begun to serve.
@@ -278,9 +282,10 @@ impl Server {
         for byte in bytes {
             match *byte {
                 PROGRESS => systemd::notify_progress(),
-                ALIVE => systemd::notify_alive(),
+                ALIVE => self.silent_looks = 0,
                 SERVING => {
                     self.serving_since = Some(Instant::now());
+                    self.silent_looks = 0;
                     systemd::notify_ready();
                 }
                 CONTINUING => *is_stop_due = false,
@@ -288,6 +293,18 @@ impl Server {
             }
         }
         !was_serving && self.serving_since.is_some()
+    }
+
+    /// Called when it has said nothing for a third of the timeout. Kills it if it serves and that
+    /// was too often. systemd would kill this process as well, and with it the pool. Time is not
+    /// measured, because both processes may have been frozen together.
+    fn look(&mut self) {
+        self.silent_looks += 1;
+        if self.serving_since.is_some() && self.silent_looks > LOOKS_MAX {
+            tracing::error!("the server hangs, and is killed: the next one has the pool");
+            // Fails only if the server has exited, which `supervise` detects.
+            let _ = self.child.kill();
+        }
     }
 
     fn forward(&self, signal: Signal) {
@@ -344,13 +361,17 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
     let mut policy = RestartPolicy::new();
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let mut is_rollback = false;
+    let watchdog = systemd::watchdog_timeout();
+    if let Some(timeout) = watchdog {
+        tokio::spawn(notify_alive(timeout / LOOKS_MAX));
+    }
     loop {
         let program = match policy.program {
             Program::Own => OWN_PROGRAM.into(),
             Program::AtPath => path.clone(),
         };
         let run = match Server::start(pool, &program, &path, &arguments, is_rollback) {
-            Ok(server) => supervise(server, &mut signals, pool).await,
+            Ok(server) => supervise(server, &mut signals, pool, watchdog).await,
             Err(error) => {
                 tracing::error!(error = sentence(&error), "cannot start the server");
                 ServerRun { exit: Exit::Unknown, served: None, is_dirty: false }
@@ -381,8 +402,23 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Forwards signals to the server until it exits.
-async fn supervise(mut server: Server, signals: &mut KeeperSignals, pool: &OwnedFd) -> ServerRun {
+/// Notifies systemd at intervals that the keeper lives, also while no server does.
+async fn notify_alive(interval: Duration) {
+    loop {
+        systemd::notify_alive();
+        tokio::time::sleep(interval).await;
+    }
+}
+
+/// Forwards signals to the server until it exits. Kills a server that hangs for the time of the
+/// `watchdog`.
+async fn supervise(
+    mut server: Server,
+    signals: &mut KeeperSignals,
+    pool: &OwnedFd,
+    watchdog: Option<Duration>,
+) -> ServerRun {
+    let look = watchdog.map_or(Duration::MAX, |timeout| timeout / LOOKS_MAX);
     let mut bytes = [0; 16];
     let mut is_open = true;
     loop {
@@ -411,6 +447,7 @@ async fn supervise(mut server: Server, signals: &mut KeeperSignals, pool: &Owned
         }
         tokio::select! {
             _ = signals.child.recv() => {}
+            () = tokio::time::sleep(look), if watchdog.is_some() => server.look(),
             read = server.socket.read(&mut bytes), if is_open => match read {
                 Ok(count @ 1..) => {
                     let has_begun = server.on_message(&bytes[..count], &mut signals.is_stop_due);

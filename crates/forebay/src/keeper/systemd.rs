@@ -69,9 +69,12 @@ pub(crate) fn watchdog_timeout() -> Option<Duration> {
     is_told.then(|| Duration::from_micros(us))
 }
 
-/// Notifies the service manager that the server lives.
+/// Notifies the service manager that this process lives. Does not wait for it.
 pub(super) fn notify_alive() {
-    notify_or_log("WATCHDOG=1");
+    let Some(address) = std::env::var_os(SOCKET_VARIABLE) else { return };
+    if let Err(error) = notify_at(&address, "WATCHDOG=1", None, SendFlags::DONTWAIT) {
+        tracing::debug!(%error, "cannot notify the service manager");
+    }
 }
 
 /// Notifies the service manager, if there is one, that a start or a stop makes progress.
@@ -87,12 +90,17 @@ fn notify_or_log(text: &str) {
 
 fn notify(text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
     match std::env::var_os(SOCKET_VARIABLE) {
-        Some(address) => notify_at(&address, text, descriptor),
+        Some(address) => notify_at(&address, text, descriptor, SendFlags::empty()),
         None => Ok(()),
     }
 }
 
-fn notify_at(address: &OsString, text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+fn notify_at(
+    address: &OsString,
+    text: &str,
+    descriptor: Option<BorrowedFd<'_>>,
+    flags: SendFlags,
+) -> io::Result<()> {
     let address = match address.as_bytes() {
         [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
         path => SocketAddrUnix::new(path)?,
@@ -105,7 +113,7 @@ fn notify_at(address: &OsString, text: &str, descriptor: Option<BorrowedFd<'_>>)
         control.push(SendAncillaryMessage::ScmRights(passed));
     }
     let bytes = [IoSlice::new(text.as_bytes())];
-    sendmsg_addr(&socket, &address, &bytes, &mut control, SendFlags::NOSIGNAL)?;
+    sendmsg_addr(&socket, &address, &bytes, &mut control, SendFlags::NOSIGNAL | flags)?;
     Ok(())
 }
 
@@ -130,11 +138,12 @@ mod tests {
         let path = directory.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
         let file = forebay_runtime::new_pool_file().unwrap();
-        notify_at(&path.clone().into(), "FDSTORE=1\nFDNAME=x", Some(file.as_fd())).unwrap();
+        let none = SendFlags::empty();
+        notify_at(&path.clone().into(), "FDSTORE=1\nFDNAME=x", Some(file.as_fd()), none).unwrap();
         let mut text = [0; 64];
         let len = manager.recv(&mut text).unwrap();
         assert_eq!(&text[..len], b"FDSTORE=1\nFDNAME=x");
-        notify_at(&path.into(), "READY=1", None).unwrap();
+        notify_at(&path.into(), "READY=1", None, none).unwrap();
         let len = manager.recv(&mut text).unwrap();
         assert_eq!(&text[..len], b"READY=1");
     }

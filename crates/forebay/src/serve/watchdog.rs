@@ -1,5 +1,6 @@
-//! Tells systemd that the server lives, if its unit has `WatchdogSec=`: as long as each worker gets
-//! to a task in time. A server that does not is killed and started again, on the same pool.
+//! Tells the keeper, or else systemd, that the server lives, if the unit has `WatchdogSec=`: as
+//! long as each worker gets to a task in time. A server that does not is killed and started again,
+//! on the same pool.
 
 use super::periodic::Periodic;
 use crate::keeper::{KeeperLink, systemd};
@@ -21,7 +22,10 @@ pub(super) fn start(link: &KeeperLink, runtime: Arc<Runtime>) -> anyhow::Result<
         if runtime.answers_within(third) {
             notify();
         } else {
-            tracing::error!(?timeout, "a worker hangs: systemd will start the server again");
+            tracing::error!(
+                ?timeout,
+                "a worker hangs: the server will be killed and started again"
+            );
         }
     });
     Ok(Some(thread.context(failed)?))

@@ -537,41 +537,53 @@ fn a_keeper_notifies_the_service_manager_when_its_server_serves() {
 /// Without that, systemd kills it, and starts it again.
 #[test]
 fn the_service_manager_is_told_that_the_server_lives_until_it_hangs() {
+    use rustix::process::{Signal, kill_process};
     let manager = ServiceManager::new();
     let notify = manager.directory.path().join("notify");
-    let address = ("NOTIFY_SOCKET", notify.to_str().unwrap());
+    let variables = [
+        ("NOTIFY_SOCKET", notify.to_str().unwrap()),
+        ("FDSTORE", "1"),
+        ("WATCHDOG_USEC", "300000"),
+    ];
     let here = manager.directory.path();
-    let by_itself = [address, ("FDSTORE", "1"), ("WATCHDOG_USEC", "300000")];
-    let by_keeper = [address, ("WATCHDOG_USEC", "300000")];
-    for is_kept in [false, true] {
-        let daemon = match is_kept {
-            false => Daemon::start_under(here, &manager.volume, &by_itself, None),
-            true => {
-                let volumes = std::slice::from_ref(&manager.volume);
-                Daemon::start_kept_among(here, volumes, &by_keeper)
-            }
-        };
-        if is_kept {
-            assert_eq!(manager.receive(), "READY=1");
-        } else {
-            manager.receive_pool();
-        }
-        for _ in 0..5 {
-            assert_eq!(manager.receive(), "WATCHDOG=1");
-        }
-        rustix::process::kill_process(daemon.server(), rustix::process::Signal::STOP).unwrap();
-        let silence = Some(Duration::from_secs(2));
-        manager.socket.set_read_timeout(silence).unwrap();
-        // What was sent before it stopped.
-        while manager.socket.recv(&mut [0; 64]).is_ok() {}
-        rustix::process::kill_process(daemon.server(), rustix::process::Signal::CONT).unwrap();
-        manager.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let daemon = Daemon::start_under(here, &manager.volume, &variables, None);
+    manager.receive_pool();
+    for _ in 0..5 {
         assert_eq!(manager.receive(), "WATCHDOG=1");
-        daemon.stop();
-        manager.socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-        while manager.socket.recv(&mut [0; 64]).is_ok() {}
-        manager.socket.set_read_timeout(Some(PATIENCE)).unwrap();
     }
+    kill_process(daemon.server(), Signal::STOP).unwrap();
+    manager.socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    // What was sent before it stopped.
+    while manager.socket.recv(&mut [0; 64]).is_ok() {}
+    kill_process(daemon.server(), Signal::CONT).unwrap();
+    manager.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(manager.receive(), "WATCHDOG=1");
+    daemon.stop();
+}
+
+/// systemd would kill the keeper as well, and with it the pool.
+#[test]
+fn a_keeper_kills_a_server_that_hangs_and_the_next_one_has_the_pool() {
+    let manager = ServiceManager::new();
+    let notify = manager.directory.path().join("notify");
+    let variables = [("NOTIFY_SOCKET", notify.to_str().unwrap()), ("WATCHDOG_USEC", "3000000")];
+    let volumes = std::slice::from_ref(&manager.volume);
+    let daemon = Daemon::start_kept_among(manager.directory.path(), volumes, &variables);
+    daemon.client("disk").write(4096, &content(1, 3)).unwrap();
+    let hanging = daemon.server();
+    rustix::process::kill_process(hanging, rustix::process::Signal::STOP).unwrap();
+    wait_until("another server", PATIENCE, || daemon.server() != hanging);
+    assert_eq!(reconnect(&daemon).read(4096, 4096).unwrap(), content(1, 3));
+    assert!(daemon.log().contains("the server hangs, and is killed"));
+    daemon.stop();
+    // The keeper has told that it lives, also meanwhile.
+    let mut told = 0;
+    manager.socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let mut text = [0; 64];
+    while let Ok(len) = manager.socket.recv(&mut text) {
+        told += usize::from(&text[..len] == b"WATCHDOG=1");
+    }
+    assert!(told >= 4, "{told}");
 }
 
 #[test]
