@@ -566,7 +566,7 @@ fn the_service_manager_is_told_that_the_server_lives_until_it_hangs() {
 fn a_keeper_kills_a_server_that_hangs_and_the_next_one_has_the_pool() {
     let manager = ServiceManager::new();
     let notify = manager.directory.path().join("notify");
-    let variables = [("NOTIFY_SOCKET", notify.to_str().unwrap()), ("WATCHDOG_USEC", "3000000")];
+    let variables = [("NOTIFY_SOCKET", notify.to_str().unwrap()), ("WATCHDOG_USEC", "9000000")];
     let volumes = std::slice::from_ref(&manager.volume);
     let daemon = Daemon::start_kept_among(manager.directory.path(), volumes, &variables);
     daemon.client("disk").write(4096, &content(1, 3)).unwrap();
