@@ -31,11 +31,10 @@ mkdir -p /dev/shm /run/mdadm /mnt/array /mnt/plain /mnt/state
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs -o size=95% tmpfs /dev/shm
 say "Linux $(uname -r)"
-for module in crc32c_generic virtio_pci virtio_blk raid456 ublk_drv ext4 xfs; do
-  modprobe "$module"
-done
+for module in crc32c_generic virtio_pci virtio_blk raid456 ext4 xfs; do modprobe "$module"; done
 rounds=$(setting rounds)
 seconds=$(setting seconds)
+driver=$(setting driver)
 
 # disk SERIAL: the device of that serial number.
 disk() {
@@ -78,7 +77,7 @@ wait_for_other() {
 serve
 wait_for_other 0
 for name in array plain; do
-  forebay attach "$name" --state /mnt/state || give_up "cannot attach $name"
+  forebay attach "$name" --as "$driver" --state /mnt/state || give_up "cannot attach $name"
 done
 # With TRIM, which is the default of both.
 mkfs.ext4 -q -F /dev/forebay/array || give_up "mkfs.ext4 failed"

@@ -4,9 +4,10 @@
 # the server is killed, killed with its keeper, and upgraded; then memory becomes so short that
 # nothing but writeback through the server frees any. No request may fail, and nothing may be lost.
 #
-#   scripts/stress.sh [ROUNDS [SECONDS]]
+#   scripts/stress.sh [ROUNDS [SECONDS [ublk|nbd]]]
 #
-# ROUNDS of each (3), and SECONDS of short memory (120). FSX and FSSTRESS are programs of xfstests;
+# ROUNDS of each (3), and SECONDS of short memory (120), over the kernel's driver ublk or its NBD
+# client. FSX and FSSTRESS are programs of xfstests;
 # without them, their part is left out. FOREBAY selects another program than the release build. The
 # emulated guest takes some minutes; scripts/guest.sh has further settings.
 set -euo pipefail
@@ -18,6 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 rounds=${1:-3}
 seconds=${2:-120}
+driver=${3:-ublk}
 forebay=${FOREBAY:-$(target_dir)/release/forebay}
 timeout_seconds=$((1800 + 200 * rounds + 4 * seconds))
 guest_memory=900M
@@ -38,7 +40,12 @@ pack() {
   done
   if [[ -n ${FSX:-} ]]; then add_program "$FSX" fsx; fi
   if [[ -n ${FSSTRESS:-} ]]; then add_program "$FSSTRESS" fsstress; fi
-  add_modules crc32c_generic virtio_pci virtio_blk raid456 ublk_drv ext4 xfs
+  add_modules crc32c_generic virtio_pci virtio_blk raid456 ext4 xfs
+  case $driver in
+    ublk) add_modules ublk_drv ;;
+    nbd) add_modules nbd ;;
+    *) fail "no driver $driver: ublk or nbd" ;;
+  esac
   end_guest
 }
 
@@ -54,7 +61,8 @@ boot() {
   done
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
   timeout "$timeout_seconds" "${command[@]}" -nographic -nic none \
-    -append "$kernel_options forebay_rounds=$rounds forebay_seconds=$seconds" \
+    -append "$kernel_options forebay_rounds=$rounds forebay_seconds=$seconds \
+      forebay_driver=$driver" \
     </dev/null 2>&1 | tr -d '\r' | tee "$dir/console"
 }
 
