@@ -85,7 +85,10 @@ impl DeviceWatcher {
                 "the volume of {} has grown to {bytes} bytes: detach it and attach it again",
                 device.display()
             )),
-            Err(error) => say(&format!("{} does not grow: {error:#}", device.display())),
+            Err(error) => say(&format!(
+                "{} does not grow with its volume: {error:#}: detach it and attach it again",
+                device.display()
+            )),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Volumes with `nofail=yes` that cannot be served yet: the server starts without them, and tries
 //! again until it can.
 //!
-//! Each attempt has a thread of its own, because the open of a disk may hang. It does not act after
-//! the volume was removed meanwhile.
+//! Each attempt has a thread of its own, because the open of a disk may hang. An attempt that ends
+//! after the volume was removed adds nothing.
 
 use super::Daemon;
 use super::add::{self, Opening};
@@ -15,7 +15,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often it is seen which volumes are due.
+/// Time between two looks for volumes whose next attempt is due.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two attempts: the first, and the last of a row in which each is twice as long.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ const START_WAIT: Duration = Duration::from_secs(5);
 enum DiskAttempt {
     /// A thread is trying.
     Running,
-    /// It has failed, and is tried again then, and after this time if it fails.
+    /// The last one has failed. The next one begins at this time, this long after it.
     Due(Instant, Duration),
 }
 
@@ -72,7 +72,7 @@ impl MissingVolumes {
         self.list().iter().map(MissingDisk::status).collect()
     }
 
-    /// Tries a volume no more. Returns whether it was missing.
+    /// Ends the attempts for a volume. Returns whether it was missing.
     pub(super) fn forget(&self, name: &str) -> bool {
         let mut list = self.list();
         let before = list.len();

@@ -51,8 +51,14 @@ fn bind(
 /// Accepts monitors, at these sockets, and at those of volumes that are added from now on.
 pub(in crate::serve) fn accept(daemon: &Daemon, sockets: Vec<BoundMonitor>) {
     daemon.serves_monitors.store(true, Ordering::Relaxed);
+    let bound: Vec<String> = sockets.iter().map(|socket| socket.volume.clone()).collect();
     for socket in sockets {
         accept_at(daemon, socket);
+    }
+    // A disk that was missing may have been added since the sockets were made.
+    let served: Vec<String> = daemon.state().volumes.iter().map(|it| it.name.clone()).collect();
+    for volume in served.iter().filter(|volume| !bound.contains(volume)) {
+        add(daemon, volume);
     }
 }
 
