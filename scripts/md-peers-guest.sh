@@ -27,12 +27,12 @@ mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/shm /run/mdadm
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /dev/shm
-contenders='' disk_ms=5 disk_kib=1280 cache_mib=64 forebay_memory=''
+contenders='' disk_ms=5 disk_kib=1280 cache_mib=64 forebay_memory='' attach=ublk
 # shellcheck source=/dev/null
 . /data/settings
 modprobe null_blk nr_devices=0
 # The first one has md's checksums; md does not declare it as a dependency.
-for module in crc32c_generic raid456 nbd bcache dm_writecache dm_cache dm_cache_smq; do
+for module in crc32c_generic raid456 bcache dm_writecache dm_cache dm_cache_smq; do
   modprobe "$module"
 done
 mount -t configfs configfs /sys/kernel/config
@@ -103,27 +103,27 @@ drop_bare() { :; }
 
 # setup_forebay [MODE SETTINGS]
 setup_forebay() {
-  rm -rf /tmp/state /tmp/nbd.sock
+  rm -rf /tmp/state
   volume="v=/dev/md0,${1:-mode=write-back,protection=none,accept-loss=yes}"
-  forebay serve --volume "$volume" --nbd unix:/tmp/nbd.sock --memory "$forebay_memory" \
+  forebay serve --volume "$volume" --memory "$forebay_memory" \
     --state /tmp/state >/tmp/server.log 2>&1 &
   server=$!
   tries=0
-  until [ -S /tmp/nbd.sock ]; do
+  until forebay status --state /tmp/state >/tmp/log 2>&1; do
     tries=$((tries + 1))
     [ "$tries" -lt 600 ] || { say "the server did not start"; exit 1; }
     sleep 0.1
   done
-  nbd-client -unix /tmp/nbd.sock /dev/nbd0 -name v >/tmp/log 2>&1
-  device=/dev/nbd0
+  forebay attach v --as "$attach" --state /tmp/state >/tmp/log 2>&1
+  device=/dev/forebay/v
   # The volume is calibrated while it is idle.
   sleep 5
 }
 # A flush of the device: when it returns, all earlier acknowledged writes are on the disk.
-clean_forebay() { dd if=/dev/null of=/dev/nbd0 conv=fsync 2>/tmp/log; }
+clean_forebay() { dd if=/dev/null of=/dev/forebay/v conv=notrunc,fsync 2>/tmp/log; }
 drop_forebay() {
   echo "note $(FOREBAY_STATE=/tmp/state forebay status | tail -n 1)"
-  nbd-client -d /dev/nbd0 >/tmp/log 2>&1
+  forebay detach v >/tmp/log 2>&1
   kill -TERM "$server"
   wait "$server"
 }
@@ -261,12 +261,29 @@ reads() {
   "drop_$1"
 }
 
+# hits CONTENDER: random reads of 32 MiB that have been written and read.
+hits() {
+  forget
+  "setup_$1"
+  run_fio --rw=write --bs=64k --size=32m
+  for _ in 1 2 3; do run_fio --rw=read --bs=64k --size=32m; done
+  line="hits $1"
+  for depth in 1 16; do
+    run_fio --rw=randread --bs=4k --size=32m --iodepth="$depth" --runtime=3 --time_based
+    line="$line $(percentiles)"
+  done
+  echo "$line"
+  "clean_$1"
+  "drop_$1"
+}
+
 for contender in $contenders; do
   make_array
   while read -r order kib region burst sustained depth; do
     case "$order" in
       '' | '#'*) continue ;;
       latency) reads "$contender" </dev/null ;;
+      hits) hits "$contender" </dev/null ;;
       stripes) [ "$contender" != bare ] ||
         measure bare stripes sequential "$kib" "$region" "$burst" "$depth" </dev/null ;;
       *)

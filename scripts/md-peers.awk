@@ -2,9 +2,11 @@
 #
 #   measured CONTENDER PHASE ORDER KIB REGION DEPTH KIB_WRITTEN MS CLEAN_MS BEFORE AFTER
 #   latency CONTENDER P50 P99 READS P50 P99 READS BEFORE AFTER
+#   hits CONTENDER P50 P99 READS P50 P99 READS
 #
 # BEFORE and AFTER are three counters of sectors: written to the array, written to its members, and
-# read from its members. The first three figures of `latency` are idle ones, in microseconds.
+# read from its members. The first three figures of `latency` are idle ones, in microseconds. Those
+# of `hits` are one at a time and 16 at a time, in 3 s each.
 #
 # md does not count whole stripes, so their share is derived. md works in rows: a block of 4 KiB on
 # each member. Each write of a row writes its parity once, so the number of rows is the difference
@@ -54,6 +56,10 @@ $1 == "latency" {
     $7 / 1000, ($12 - $9) * 512 / 1e6)
 }
 
+$1 == "hits" {
+  hits[$2] = sprintf("%10.0f %10.0f", $5 / 3, $8 / 3)
+}
+
 END {
   printf "\nMB/s, ratio to the bare array, share of rows that md certainly wrote whole:\n\n%-37s", ""
   for (c = 1; c <= contenders; c++) printf " %19s", contender[c]
@@ -81,6 +87,10 @@ END {
   printf "%-12s %10s %10s %10s %10s %12s\n", "", "idle p50", "p99", "dirty p50", "p99", "MB written"
   for (c = 1; c <= contenders; c++)
     if (contender[c] in latency) printf "%-12s %s\n", contender[c], latency[contender[c]]
+  printf "\nRandom reads of 4 KiB from the cache, IOPS with one and 16 at a time:\n\n"
+  printf "%-12s %10s %10s\n", "", "one", "16"
+  for (c = 1; c <= contenders; c++)
+    if (contender[c] in hits) printf "%-12s %s\n", contender[c], hits[contender[c]]
   print ""
   for (k = 1; k <= count; k++) {
     key = keys[k]

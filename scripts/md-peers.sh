@@ -6,14 +6,15 @@
 #   scripts/md-peers.sh [CASE-FILE]
 #
 # Without a file, the cases below are run. PEERS_CONTENDERS selects contenders, with `bare` among
-# them for the ratios; PEERS_DISK_MS is the time of a disk's I/O (5), PEERS_DISK_KIB its maximum
-# size (1280). The run takes half an hour, with a timeout of PEERS_TIMEOUT seconds (7200). FOREBAY
-# selects another program than the release build. scripts/guest.sh has further settings.
+# them for the ratios; PEERS_ATTACH is the driver of Forebay's block device (ublk, or nbd);
+# PEERS_DISK_MS is the time of a disk's I/O (5), PEERS_DISK_KIB its maximum size (1280). The run
+# takes half an hour, with a timeout of PEERS_TIMEOUT seconds (7200). FOREBAY selects another
+# program than the release build. scripts/guest.sh has further settings.
 #
 # The contenders, each with 64 MiB, created anew for each measurement, with defaults except for:
 #
 #   bare        the array, with a stripe cache of 256, its default
-#   forebay     mode=write-back,protection=none,accept-loss=yes, over the kernel's nbd client
+#   forebay     mode=write-back,protection=none,accept-loss=yes, a block device of forebay attach
 #   through     Forebay with mode=write-through
 #   bcache      writeback, sequential_cutoff=0, congested_*_threshold_us=0, buckets of 64 KiB, data
 #               from the second stripe on; the cache is a RAM disk (brd)
@@ -41,11 +42,12 @@ timeout_seconds=${PEERS_TIMEOUT:-7200}
 guest_memory=3G
 [[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
 need_qemu
-need mdadm=mdadm fio=fio nbd-client=nbd-client make-bcache=bcache-tools dmsetup=dmsetup \
+need mdadm=mdadm fio=fio make-bcache=bcache-tools dmsetup=dmsetup \
   strip=binutils
 
 # Order, KiB of a request, MiB of the array that are written, MiB in a burst, MiB sustained, depth.
-# `stripes` is the rate of the bare array in whole stripes, `latency` the latency of reads.
+# `stripes` is the rate of the bare array in whole stripes, `latency` the latency of
+# uncached reads, `hits` that of cached ones.
 cases() {
   cat <<'END'
 stripes 112 512 256 0 128
@@ -56,6 +58,7 @@ sequential 4 256 16 128 1
 random 4 16 16 128 1
 random 4 256 16 192 1
 latency
+hits
 END
 }
 
@@ -68,15 +71,16 @@ pack() {
   add_program "$forebay" forebay
   strip "$dir/guest/bin/forebay"
   local program
-  for program in mdadm fio nbd-client make-bcache dmsetup; do add_program "$program"; done
-  add_modules crc32c_generic configfs null_blk raid456 nbd brd bcache dm-writecache dm-cache \
-    dm-cache-smq
+  for program in mdadm fio make-bcache dmsetup; do add_program "$program"; done
+  add_modules crc32c_generic configfs null_blk raid456 nbd ublk_drv brd bcache dm-writecache \
+    dm-cache dm-cache-smq
   cat >"$dir/guest/data/settings" <<END
 contenders="${PEERS_CONTENDERS:-bare forebay through bcache writecache dmcache}"
 disk_ms=${PEERS_DISK_MS:-5}
 disk_kib=${PEERS_DISK_KIB:-1280}
 cache_mib=64
 forebay_memory=112MiB
+attach=${PEERS_ATTACH:-ublk}
 END
   if (($#)); then cat "$1"; else cases; fi >"$dir/guest/data/cases"
   end_guest

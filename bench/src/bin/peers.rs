@@ -43,11 +43,13 @@ struct PeersArgs {
     /// Bytes that each server serves.
     #[arg(long = "size", default_value_t = 256 << 20)]
     size_bytes: u64,
-    /// Settings of Forebay's volume. The default is write-through, to the store and the pool: one
-    /// copy more than the other servers. In write-back
-    /// (mode=write-back,protection=none,accept-loss=yes) the number of copies is equal.
-    #[arg(long, default_value = "")]
-    forebay_options: String,
+    /// Forebay's volume is in write-back, without protection. By default it is write-through, to
+    /// the store and the pool: one copy more than the other servers.
+    #[arg(long)]
+    write_back: bool,
+    /// Write over the whole volume: in write-back, more than may be dirty.
+    #[arg(long)]
+    sustained: bool,
     /// Run all block sizes and 1, 2 and 4 connections. Takes about a quarter of an hour.
     #[arg(long)]
     full: bool,
@@ -55,6 +57,9 @@ struct PeersArgs {
     #[arg(long)]
     programs: Option<PathBuf>,
 }
+
+/// Write-back that loses what is dirty if the server dies, as the other servers lose everything.
+const WRITE_BACK: &str = "mode=write-back,protection=none,accept-loss=yes";
 
 fn main() -> Result<ExitCode> {
     let mut arguments = PeersArgs::parse();
@@ -72,7 +77,7 @@ fn main() -> Result<ExitCode> {
         programs,
         dir: dir.path().to_path_buf(),
         size_bytes: arguments.size_bytes,
-        forebay_options: arguments.forebay_options.clone(),
+        forebay_options: if arguments.write_back { WRITE_BACK } else { "" }.to_owned(),
     };
     let servers = start(&arguments, &setup)?;
     let mut table = TextTable::new(HEAD);
@@ -121,6 +126,8 @@ fn cells(arguments: &PeersArgs) -> Vec<Cell> {
                         block_bytes: *block_bytes,
                         depth: *depth,
                         connections: *connections,
+                        is_write_back: arguments.write_back,
+                        is_sustained: arguments.sustained,
                     });
                 }
             }
@@ -133,6 +140,8 @@ fn cells(arguments: &PeersArgs) -> Vec<Cell> {
             block_bytes: 4096,
             depth: *depth,
             connections: 1,
+            is_write_back: arguments.write_back,
+            is_sustained: arguments.sustained,
         });
     }
     cells

@@ -66,6 +66,10 @@ pub struct Status {
     pub io_engine: String,
     /// Threads of the data path.
     pub workers: u32,
+    /// The time in which they looked for requests instead of sleeping, in milliseconds, summed over
+    /// them.
+    #[serde(default)]
+    pub polled_ms: u64,
     /// Memory of the cache.
     pub memory: Memory,
     /// How that memory is divided between the volumes; null with fewer than two.

@@ -2,8 +2,8 @@
 
 use crate::{
     BackgroundMode, CacheRatio, ConfigChange, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode,
-    Listen, LogLevel, MemorySettings, MetricsAddress, Mistake, Settings, SocketDirectory,
-    TcpAddress, TlsSettings, UpsSettings, VolumeSpec, Workers,
+    Listen, LogLevel, MemorySettings, MetricsAddress, Mistake, PollingMode, Settings,
+    SocketDirectory, TcpAddress, TlsSettings, UpsSettings, VolumeSpec, Workers,
     layer::{HAS_DEFAULT, check_unique},
     parse_toml,
     ups_settings::check_ups_named,
@@ -71,6 +71,8 @@ pub struct Config {
     pub keeper: KeeperMode,
     /// Detection and correction of memory errors.
     pub ecc: Ecc,
+    /// Whether workers look for requests before they sleep.
+    pub polling: PollingMode,
     /// How background work uses processors and disks.
     pub background: BackgroundMode,
     /// Encryption of connections.
@@ -137,6 +139,7 @@ impl Config {
             io: settings.io.expect(HAS_DEFAULT),
             keeper: settings.keeper.expect(HAS_DEFAULT),
             ecc: settings.ecc.expect(HAS_DEFAULT),
+            polling: settings.polling.expect(HAS_DEFAULT),
             background: settings.background.expect(HAS_DEFAULT),
             tls,
             ups,

@@ -2,8 +2,8 @@
 
 use crate::{
     BackgroundMode, CacheRatio, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen,
-    LogLevel, MemoryReserve, MemorySetting, MetricsAddress, Mistake, Percent, Seconds, Secret,
-    SocketDirectory, TcpAddress, TlsMode, Ups, VolumeSpec, Workers, volume::parsed,
+    LogLevel, MemoryReserve, MemorySetting, MetricsAddress, Mistake, Percent, PollingMode, Seconds,
+    Secret, SocketDirectory, TcpAddress, TlsMode, Ups, VolumeSpec, Workers, volume::parsed,
     words::instead_of,
 };
 use forebay_types::{PROGRAM_SETTINGS, Setting, VOLUME_SETTINGS};
@@ -110,6 +110,7 @@ settings! {
     io: Option<IoEngine> = "io", parsed, IoEngine::to_string;
     keeper: Option<KeeperMode> = "keeper", parsed, KeeperMode::to_string;
     ecc: Option<Ecc> = "ecc", parsed, Ecc::to_string;
+    polling: Option<PollingMode> = "polling", parsed, PollingMode::to_string;
     background: Option<BackgroundMode> = "background", parsed, BackgroundMode::to_string;
     log: Option<LogLevel> = "log", parsed, LogLevel::to_string;
     tls: Option<TlsMode> = "tls", parsed, TlsMode::to_string;

@@ -58,8 +58,8 @@ pub use metrics::MetricsAddress;
 pub use pin::{parse_pinned_ranges, pinned_ranges_shown};
 pub use server_change::ServerChange;
 pub use settings::{
-    BackgroundMode, Ecc, IoEngine, KeeperMode, LogLevel, MemorySetting, TlsMode, WORKERS_MAX,
-    Workers,
+    BackgroundMode, Ecc, IoEngine, KeeperMode, LogLevel, MemorySetting, PollingMode, TlsMode,
+    WORKERS_MAX, Workers,
 };
 pub use spec::parse_volume_spec;
 pub use tls_settings::TlsSettings;

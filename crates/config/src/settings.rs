@@ -121,6 +121,16 @@ words! {
 }
 
 words! {
+    /// Whether workers look for requests before they sleep.
+    pub enum PollingMode("polling mode") {
+        /// While processors are free, and clients get more done by it.
+        Auto = "auto",
+        /// Never.
+        Off = "off",
+    }
+}
+
+words! {
     /// How background work uses processors and disks.
     pub enum BackgroundMode("background mode") {
         /// Background work slows down while other programs wait for processors or disks.

@@ -292,6 +292,7 @@ impl Manager for FakeManager {
             uptime_seconds: 3725,
             io_engine: "epoll".into(),
             workers: 2,
+            polled_ms: 1_500,
             memory: Memory {
                 limit_bytes,
                 sizing: None,

@@ -8,7 +8,8 @@
 //! client may wait for a background read of the same line.
 
 use forebay_types::BackgroundShare;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The shares that background work may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,12 +32,17 @@ impl BackgroundShares {
 pub(crate) struct Background {
     processors: AtomicU8,
     disks: AtomicU8,
+    /// Whether processors are free, so that workers may look for events instead of sleeping.
+    has_spare: AtomicBool,
+    /// See [`Background::polled_us`].
+    polled_us: AtomicU64,
 }
 
 impl Default for Background {
     fn default() -> Self {
         let full = BackgroundShare::Full as u8;
-        Self { processors: AtomicU8::new(full), disks: AtomicU8::new(full) }
+        let (processors, disks) = (AtomicU8::new(full), AtomicU8::new(full));
+        Self { processors, disks, has_spare: AtomicBool::new(false), polled_us: AtomicU64::new(0) }
     }
 }
 
@@ -44,6 +50,25 @@ impl Background {
     pub(crate) fn set(&self, shares: BackgroundShares) {
         self.processors.store(shares.processors as u8, Ordering::Relaxed);
         self.disks.store(shares.disks as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_spare_processors(&self, has_spare: bool) {
+        self.has_spare.store(has_spare, Ordering::Relaxed);
+    }
+
+    /// Whether processors are free.
+    pub(crate) fn has_spare_processors(&self) -> bool {
+        self.has_spare.load(Ordering::Relaxed)
+    }
+
+    /// Counts time in which a worker looked for events instead of sleeping.
+    pub(crate) fn count_polling(&self, time: Duration) {
+        self.polled_us.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// The time in which workers looked for events instead of sleeping, in microseconds.
+    pub(crate) fn polled_us(&self) -> u64 {
+        self.polled_us.load(Ordering::Relaxed)
     }
 
     /// The share of the processors.

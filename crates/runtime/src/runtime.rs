@@ -387,6 +387,12 @@ impl Runtime {
         self.shared.background.set(shares);
     }
 
+    /// Sets whether processors are free. If so, workers may look for events for moments before they
+    /// sleep, where that serves clients faster. Initially they may not.
+    pub fn set_spare_processors(&self, has_spare: bool) {
+        self.shared.background.set_spare_processors(has_spare);
+    }
+
     /// The requests of all clients that were answered so far, and the sum of their latencies in
     /// microseconds. Both fall when a volume is removed.
     pub fn client_waits(&self) -> (u64, u64) {

@@ -73,7 +73,7 @@ pub(crate) const fn fixed(
 }
 
 /// All settings of the program, in the order of help texts.
-pub const PROGRAM_SETTINGS: [Setting; 30] = [
+pub const PROGRAM_SETTINGS: [Setting; 31] = [
     live(
         "memory",
         "SIZE|auto",
@@ -159,6 +159,13 @@ pub const PROGRAM_SETTINGS: [Setting; 30] = [
          `auto` is systemd if it stores descriptors, otherwise `yes`",
     ),
     fixed("ecc", "parity|checksum|off", "parity", "protection against memory damage"),
+    fixed(
+        "polling",
+        "auto|off",
+        "auto",
+        "whether workers look for requests for moments before they sleep, while processors are \
+         free and clients get more done by it",
+    ),
     live(
         "background",
         "auto|full",

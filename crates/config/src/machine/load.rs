@@ -1,5 +1,5 @@
 //! The load of the machine and of the control groups of this process: how long programs have waited
-//! for a processor and for I/O, and how many can run.
+//! for a processor and for I/O, how many can run, and how long processors had nothing to do.
 
 use super::parse::{self, HierarchyVersion};
 use super::{groups_of, text_of};
@@ -40,12 +40,18 @@ pub struct SystemLoad {
     pub disks: Stalls,
     /// Runnable threads, without the one that reads this figure; `None` if it is unknown.
     pub runnable: Option<u64>,
+    /// The time in which processors had nothing to do, summed over them, in microseconds; `None` if
+    /// it is unknown, or if a control group limits this process's time on them.
+    pub idle_us: Option<u64>,
 }
 
 /// The files with the load.
 #[derive(Clone, Debug)]
 pub struct LoadSources {
     loadavg: PathBuf,
+    stat: PathBuf,
+    /// The limits of the groups for the time on processors.
+    quotas: Vec<PathBuf>,
     processors: Vec<PathBuf>,
     disks: Vec<PathBuf>,
 }
@@ -63,6 +69,8 @@ impl LoadSources {
         };
         Self {
             loadavg: root.join("proc/loadavg"),
+            stat: root.join("proc/stat"),
+            quotas: groups.iter().map(|directory| directory.join("cpu.max")).collect(),
             processors: files("proc/pressure/cpu", "cpu.pressure"),
             disks: files("proc/pressure/io", "io.pressure"),
         }
@@ -75,7 +83,16 @@ impl LoadSources {
             processors: Stalls::read(&self.processors),
             disks: Stalls::read(&self.disks),
             runnable: parse::runnable(&loadavg).map(|count| count.saturating_sub(1)),
+            idle_us: self.idle_us(),
         }
+    }
+
+    fn idle_us(&self) -> Option<u64> {
+        let mut quotas = self.quotas.iter().filter_map(|path| text_of(path).ok());
+        if quotas.any(|text| parse::has_quota(&text)) {
+            return None;
+        }
+        parse::idle_us(&text_of(&self.stat).ok()?)
     }
 }
 
@@ -107,6 +124,25 @@ mod tests {
         let after = sources.read();
         assert_eq!(after.processors.us_since(&before.processors), Some(200), "version 2 only");
         assert_eq!(after.disks.us_since(&before.disks), Some(3), "the machine has no figure");
+    }
+
+    #[test]
+    fn idle_time_is_unknown_under_a_quota() {
+        let stat = "cpu  95 1 20 300 4 0 0 7 0 0\ncpu0 95 1 20 300 4 0 0 7 0 0\nintr 5\n";
+        let root = folder(&[
+            ("proc/self/cgroup", "0::/b/c\n"),
+            ("proc/stat", stat),
+            ("sys/fs/cgroup/b/c/cpu.max", "max 100000\n"),
+        ]);
+        let sources = LoadSources::find(root.path());
+        assert_eq!(sources.read().idle_us, Some(3_040_000));
+        write(root.path(), "sys/fs/cgroup/b/cpu.max", "150000 100000\n");
+        assert_eq!(sources.read().idle_us, None);
+        write(root.path(), "sys/fs/cgroup/b/cpu.max", "max 100000\n");
+        for text in ["", "cpu", "cpu 1 2 3 4", "cpu 1 2 3 x 5", "cpu0 1 2 3 4 5", "intr 5"] {
+            write(root.path(), "proc/stat", text);
+            assert_eq!(sources.read().idle_us, None, "{text}");
+        }
     }
 
     #[test]

@@ -66,6 +66,21 @@ pub(super) fn stalled_us(text: &str) -> Option<u64> {
     line.split(' ').find_map(|field| field.strip_prefix("total="))?.trim().parse().ok()
 }
 
+/// The time in which processors of the machine had nothing to do, in microseconds and summed over
+/// them, from `/proc/stat`. Waits for I/O count: another thread could run meanwhile.
+pub(super) fn idle_us(text: &str) -> Option<u64> {
+    // The kernel counts in hundredths of a second, whatever its clock does: user, nice, system,
+    // idle, iowait.
+    let mut ticks = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace().skip(3);
+    let (idle, iowait): (u64, u64) = (ticks.next()?.parse().ok()?, ticks.next()?.parse().ok()?);
+    idle.checked_add(iowait)?.checked_mul(10_000)
+}
+
+/// Whether `cpu.max` of a control group limits the time on processors.
+pub(super) fn has_quota(text: &str) -> bool {
+    text.split_whitespace().next().is_some_and(|quota| quota != "max")
+}
+
 /// The number of runnable threads, from `/proc/loadavg`.
 pub(super) fn runnable(text: &str) -> Option<u64> {
     text.split(' ').nth(3)?.split_once('/')?.0.parse().ok()

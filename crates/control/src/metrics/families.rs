@@ -29,6 +29,8 @@ pub(super) fn program(text: &mut MetricsText, status: &Status) {
         .sample(&[("version", &status.version), ("io_engine", &status.io_engine)], 1);
     text.one(Gauge, "uptime_seconds", "Time since the start.", status.uptime_seconds);
     text.one(Gauge, "workers", "Threads of the data path.", status.workers);
+    let help = "Time in which workers looked for requests instead of sleeping.";
+    text.one(Counter, "polling_seconds_total", help, status.polled_ms as f64 / 1e3);
     text.one(Gauge, "connections", "Connected clients.", status.connections);
     let help = "Lines of the log that were dropped, because the log was not read in time.";
     text.one(Counter, "log_dropped_lines_total", help, status.log.dropped_lines);

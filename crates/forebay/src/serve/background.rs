@@ -6,6 +6,8 @@
 //! control group that encloses this process. If the kernel lacks these figures, the number of
 //! runnable threads is used instead.
 //!
+//! While processors are free, workers may also look for requests before they sleep.
+//!
 //! **Disks**: the time in which some task waited for I/O. Clients on the same machine wait for I/O
 //! while they wait for this server, so the latency of all requests is subtracted, and for each
 //! request an allowance for its way through the sockets. If the kernel counts the waits of this
@@ -15,7 +17,7 @@ use super::manager::Daemon;
 use super::memory;
 use super::periodic::Periodic;
 use forebay_api::BackgroundStatus;
-use forebay_config::{BackgroundMode, LoadSources, SystemLoad};
+use forebay_config::{BackgroundMode, LoadSources, PollingMode, SystemLoad};
 use forebay_runtime::{BackgroundControl, BackgroundShares, Runtime};
 use forebay_threads::Thread;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,12 +31,17 @@ const REQUEST_US: u64 = 100;
 /// The least time between two lines in the log that say that background work slows down, in
 /// milliseconds.
 const LOG_INTERVAL_MS: u64 = 60_000;
+/// Workers may look for requests if processors had nothing to do for this part of the last second,
+/// in thousandths of one processor. Another program then finds a free one, most of the time.
+const IDLE_MIN: u64 = 250;
 /// Below this pressure, in thousandths, other programs hardly wait.
 const PRESSURE_LOW: u32 = 100;
 
 /// The background work of a running server.
 pub(super) struct Background {
     runtime: Arc<Runtime>,
+    /// Whether workers may look for requests before they sleep, if processors are free.
+    may_poll: bool,
     state: Mutex<BackgroundState>,
 }
 
@@ -62,7 +69,11 @@ struct PressureSample {
 }
 
 impl Background {
-    pub(super) fn new(runtime: Arc<Runtime>, setting: BackgroundMode) -> Self {
+    pub(super) fn new(
+        runtime: Arc<Runtime>,
+        setting: BackgroundMode,
+        polling: PollingMode,
+    ) -> Self {
         let state = BackgroundState {
             setting,
             processors: BackgroundControl::default(),
@@ -70,7 +81,8 @@ impl Background {
             pressures: Pressures::default(),
             log: HoldLog::default(),
         };
-        Self { runtime, state: Mutex::new(state) }
+        let may_poll = polling == PollingMode::Auto && processors() > 1;
+        Self { runtime, may_poll, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, BackgroundState> {
@@ -103,6 +115,14 @@ impl Background {
         state.log.report(now_ms, shares, pressures);
     }
 
+    /// Lets workers look for requests, or not, by the idle time of all processors in the last
+    /// interval, in thousandths of one. The pressure is no measure for this: a client and a worker
+    /// that wake each other on one processor wait for it all the time.
+    fn set_idle(&self, idle: Option<u64>) {
+        let has_spare = self.may_poll && idle.is_some_and(|idle| idle >= IDLE_MIN);
+        self.runtime.set_spare_processors(has_spare);
+    }
+
     /// What background work may use, and why.
     pub(super) fn status(&self) -> BackgroundStatus {
         let state = self.state();
@@ -129,7 +149,6 @@ impl Background {
 /// Fails if no thread can be started.
 pub(super) fn start(daemon: Arc<Daemon>) -> std::io::Result<Periodic> {
     let sources = LoadSources::find(&memory::root());
-    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let counts_as_io = daemon.runtime().counts_as_io_pressure();
     let sample = move |daemon: &Daemon| PressureSample {
         load: sources.read(),
@@ -140,11 +159,17 @@ pub(super) fn start(daemon: Arc<Daemon>) -> std::io::Result<Periodic> {
     Periodic::start(Thread::named("background"), INTERVAL, move || {
         let (now, later) = (Instant::now(), sample(&daemon));
         let mut pressures =
-            pressures_between(&earlier, &later, now.duration_since(sampled), processors);
+            pressures_between(&earlier, &later, now.duration_since(sampled), processors());
         pressures.disks = pressures.disks.filter(|_| !counts_as_io);
+        daemon.background().set_idle(idle_between(&earlier.load, &later.load, now - sampled));
         daemon.background().follow(now.duration_since(started).as_millis() as u64, pressures);
         (sampled, earlier) = (now, later);
     })
+}
+
+/// The processors that this process may use.
+fn processors() -> u64 {
+    std::thread::available_parallelism().map_or(1, |count| count.get() as u64)
 }
 
 /// The pressures between two samples.
@@ -167,6 +192,12 @@ fn pressures_between(
     let stalled_us = later.load.disks.us_since(&earlier.load.disks);
     let disks = stalled_us.map(|stalled_us| of_time(stalled_us.saturating_sub(clients_us)));
     Pressures { processors, disks }
+}
+
+/// The idle time between two samples, in thousandths of the time of one processor.
+fn idle_between(earlier: &SystemLoad, later: &SystemLoad, elapsed: Duration) -> Option<u64> {
+    let idle_us = later.idle_us?.saturating_sub(earlier.idle_us?);
+    Some(idle_us.saturating_mul(1_000) / (elapsed.as_micros() as u64).max(1))
 }
 
 /// The share of the runnable threads that have no processor, in thousandths.
@@ -264,10 +295,24 @@ mod tests {
     ) -> PressureSample {
         let stalls = |us| Stalls::from_iter([None, us]);
         let (processors, disks) = (stalls(processors_us), stalls(disks_us));
-        PressureSample { load: SystemLoad { processors, disks, runnable: None }, client_waits }
+        PressureSample {
+            load: SystemLoad { processors, disks, ..SystemLoad::default() },
+            client_waits,
+        }
     }
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn idle_time_is_counted_in_processors() {
+        let load = |idle_us| SystemLoad { idle_us, ..SystemLoad::default() };
+        let between = |now, elapsed| idle_between(&load(Some(1_000_000)), &load(now), elapsed);
+        assert_eq!(between(Some(2_500_000), SECOND), Some(1_500));
+        assert_eq!(between(Some(2_500_000), SECOND * 2), Some(750));
+        assert_eq!(between(Some(900_000), SECOND), Some(0), "a processor was taken away");
+        assert_eq!(between(None, SECOND), None);
+        assert_eq!(between(Some(1_000_000), Duration::ZERO), Some(0));
+    }
 
     #[test]
     fn pressure_is_the_share_of_the_time_in_which_something_waited() {

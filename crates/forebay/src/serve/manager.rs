@@ -145,7 +145,7 @@ impl Daemon {
         let statistics = Arc::new(Observer::open(&config.state, &runtime));
         let sizing = Sizing::new(Arc::clone(&runtime), config.memory);
         let ratio = Ratio::new(Arc::clone(&runtime), ratio);
-        let background = Background::new(Arc::clone(&runtime), config.background);
+        let background = Background::new(Arc::clone(&runtime), config.background, config.polling);
         let saves = Saves::new(Arc::clone(&runtime));
         let analyzer = Arc::new(Analyzer::open(&config.state, &runtime));
         let clients = ClientsOf(Arc::clone(&runtime));
@@ -442,6 +442,7 @@ impl Daemon {
         let status = Status {
             uptime_seconds: figures.uptime_seconds,
             workers: figures.workers as u32,
+            polled_ms: figures.polled_us / 1_000,
             memory: self.memory(&figures.memory),
             patrol: report::patrol(figures),
             background: self.background.status(),

@@ -196,6 +196,9 @@ pub struct RuntimeStatus {
     pub shards: usize,
     /// Seconds since the start.
     pub uptime_seconds: u64,
+    /// The time in which workers looked for events instead of sleeping, in microseconds, summed
+    /// over them.
+    pub polled_us: u64,
     /// Connected clients.
     pub connections: u64,
     /// Memory use.
@@ -288,6 +291,7 @@ impl VolumeService {
             workers: self.shared.inboxes.len(),
             shards: self.shared.shards.len(),
             uptime_seconds: now.as_secs(),
+            polled_us: self.shared.background.polled_us(),
             connections: self.shared.connections.load(Ordering::Relaxed),
             memory: self.memory(bounds),
             volumes,

@@ -10,6 +10,7 @@ mod crew;
 mod host;
 mod io;
 mod needs;
+mod polling;
 mod tasks;
 
 pub(crate) use crew::Crew;
@@ -25,6 +26,7 @@ use forebay_frontend::{FrontEnd, FrontEndEvent, SocketEvent};
 use forebay_volume::Dispatcher;
 use io::{Ended, Ios};
 use needs::PendingNeeds;
+use polling::Polling;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -42,6 +44,7 @@ pub(crate) struct Worker<R: Reactor, F> {
     messages: Vec<Message>,
     next_tick: Instant,
     patrol: Patrol,
+    polling: Polling,
     /// The loop ends once no request and no I/O is in flight.
     stopping: bool,
     /// The loop ends although requests are unanswered, once no I/O is in flight.
@@ -77,6 +80,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             deliveries: Deliveries::default(),
             messages: Vec::new(),
             next_tick: now,
+            polling: Polling::new(now),
             stopping: false,
             abandons_requests: false,
         })
@@ -105,9 +109,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             if let Some(at) = self.host.clients.next_limited() {
                 self.host.reactor.wake_by(at);
             }
-            self.host.reactor.wait(timeout)?;
+            self.wait(timeout)?;
             self.inbox().begin_turn();
-            self.host.now = Instant::now();
             self.host.client_clock.advance(self.host.now);
             let mut idle = true;
             while let Some(event) = self.host.reactor.event() {
@@ -132,6 +135,23 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 return Ok(());
             }
         }
+    }
+
+    /// Waits for events, and sets the time of the turn that begins.
+    fn wait(&mut self, timeout: Duration) -> std::io::Result<()> {
+        let Self { host, polling, .. } = self;
+        let began = Instant::now();
+        let background = &host.shared.background;
+        let (answered, has_spare) = (host.clients.answered(), background.has_spare_processors());
+        let look = polling.look_for(began, answered, has_spare).min(timeout);
+        if !look.is_zero() {
+            host.reactor.look(look);
+            background.count_polling(began.elapsed());
+        }
+        host.reactor.wait(timeout)?;
+        host.now = Instant::now();
+        polling.waited(host.now - began);
+        Ok(())
     }
 
     fn inbox(&self) -> &Inbox {

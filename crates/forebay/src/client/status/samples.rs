@@ -180,6 +180,7 @@ pub(crate) fn healthy() -> Status {
         uptime_seconds: 273_600,
         io_engine: "io_uring".into(),
         workers: 8,
+        polled_ms: 95_000,
         memory: Memory {
             limit_bytes: 22 << 30,
             limit_bytes_max: 24 << 30,

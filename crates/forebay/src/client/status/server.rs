@@ -6,13 +6,17 @@ use forebay_api::{
     PowerStatus, Status, UpsStatus, VaultStatus,
 };
 use forebay_terminal::page::{Page, Piece, Style, cut, padded, right, width};
-use forebay_terminal::units::{bytes, compact, count, latency_us};
+use forebay_terminal::units::{bytes, compact, count, duration, latency_us};
 
 /// Everything about the server.
 pub(crate) fn server(status: &Status, page: &mut Page) {
     page.heading("Server");
     page.field("process", format!("{}, version {}", status.pid, status.version));
-    page.field("workers", format!("{} on {}", status.workers, status.io_engine));
+    let polled = match status.polled_ms / 1_000 {
+        0 => String::new(),
+        seconds => format!("; looked for requests for {} instead of sleeping", duration(seconds)),
+    };
+    page.field("workers", format!("{} on {}{polled}", status.workers, status.io_engine));
     page.field("listening at", status.listeners.join(", "));
     background(&status.background, page);
     memory(&status.memory, page);

@@ -86,6 +86,10 @@ pub(crate) trait Reactor: Sockets + EventCounters + Sized {
     /// a timer armed across calls, an earlier timeout that has not expired applies instead.
     fn wait(&mut self, timeout: Duration) -> io::Result<()>;
 
+    /// Submits the requested operations, and looks for an event for this long, without sleeping.
+    /// [`Reactor::wait`] takes what there is. Does nothing where each look costs a system call.
+    fn look(&mut self, _time: Duration) {}
+
     /// Makes the next [`Reactor::wait`] end at this time at the latest, within about a millisecond.
     fn wake_by(&mut self, at: Instant);
 

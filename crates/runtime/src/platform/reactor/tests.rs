@@ -35,6 +35,7 @@ on_both_reactors! {
     a_renewed_receive_reports_nothing_and_loses_no_bytes,
     a_turn_allocates_nothing,
     a_counter_is_reported_until_its_watch_ends,
+    a_look_ends_with_the_first_event,
 }
 
 /// Many more than the receive buffers.
@@ -188,6 +189,49 @@ fn a_renewed_receive_reports_nothing_and_loses_no_bytes<R: Reactor>() {
     }
     let reports_cancellation = R::NAME == UringReactor::NAME;
     assert_eq!(ends, u32::from(reports_cancellation));
+}
+
+/// Fails if a look misses an event: it would last for an hour.
+fn a_look_ends_with_the_first_event<R: Reactor>() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let (mut reactor, wake) = reactor::<R>();
+    let (ours, theirs) = pair();
+    // Armed, or at least requested, before the first look.
+    reactor.receive(0, ours.as_raw_fd());
+    reactor.wait(Duration::ZERO).unwrap();
+    let started = Instant::now();
+    reactor.look(Duration::from_millis(1));
+    assert!(reactor.event().is_none(), "nothing has happened");
+    if R::NAME == UringReactor::NAME {
+        assert!(started.elapsed() >= Duration::from_millis(1), "it has looked");
+    }
+    let peer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        send(&theirs, &[1], SendFlags::empty()).unwrap();
+        theirs
+    });
+    reactor.look(HOUR);
+    let until = Instant::now() + PATIENCE;
+    while received(&mut reactor, &ours) != Some(1) {
+        assert!(Instant::now() < until, "the byte was not received");
+    }
+    let _theirs = peer.join().unwrap();
+    // A message of another thread ends it, too.
+    let messenger = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        rustix::io::write(&wake, &1u64.to_ne_bytes()).unwrap();
+        wake
+    });
+    reactor.look(HOUR);
+    let mut is_woken = false;
+    while !is_woken {
+        assert!(Instant::now() < until, "the message was not reported");
+        reactor.wait(Duration::from_millis(10)).unwrap();
+        while let Some(event) = reactor.event() {
+            is_woken |= matches!(event, Event::Woken);
+        }
+    }
+    drop(messenger.join().unwrap());
 }
 
 /// A byte in each direction, turn by turn. The first turns grow the buffers.

@@ -154,6 +154,8 @@ pub(crate) struct ClientTable {
     /// Numbers for reuse.
     free: Vec<u32>,
     len: usize,
+    /// See [`ClientTable::answered`].
+    answered: u64,
     tallies: Tallies,
     refusals: Refusals,
     /// The share of one client in bytes, and the number of clients that it was computed for.
@@ -196,6 +198,11 @@ impl ClientTable {
     fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
         let (generation, client) = self.places.get_mut(id.number as usize)?;
         client.as_mut().filter(|_| *generation == id.generation)
+    }
+
+    /// The number of requests that were answered to clients so far.
+    pub(crate) const fn answered(&self) -> u64 {
+        self.answered
     }
 
     /// The number of clients.
@@ -241,6 +248,7 @@ impl ClientTable {
         let (generation, place) = self.places.get_mut(request.client.number as usize)?;
         let client = place.as_mut().filter(|_| *generation == request.client.generation)?;
         client.complete(bytes_of(request));
+        self.answered += 1;
         let volume = client.volume.as_ref().expect("a client with requests has entered a volume");
         let result = unless_halted(volume, request.kind, result);
         if let Some(class) = tally::count(volume, worker, submitted, result, line_hits) {
