@@ -21,7 +21,7 @@ use crate::journal::distance;
 use crate::platform::reactor::{Event, Reactor};
 use crate::protect::patrol::Patrol;
 use crate::shared::{Inbox, Message, Shared};
-use forebay_frontend::{FrontEnd, FrontEndEvent, SocketEvent};
+use forebay_frontend::{ClientId, FrontEnd, FrontEndEvent, SocketEvent};
 use forebay_volume::Dispatcher;
 use io::{Ended, Ios};
 use needs::PendingNeeds;
@@ -42,6 +42,8 @@ pub(crate) struct Worker<R: Reactor, F> {
     messages: Vec<Message>,
     next_tick: Instant,
     patrol: Patrol,
+    /// Clients that were asked to leave for the next process.
+    leaving: Vec<ClientId>,
     /// The loop ends once no request and no I/O is in flight.
     stopping: bool,
     /// The loop ends although requests are unanswered, once no I/O is in flight.
@@ -77,6 +79,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             deliveries: Deliveries::default(),
             messages: Vec::new(),
             next_tick: now,
+            leaving: Vec::new(),
             stopping: false,
             abandons_requests: false,
         })
