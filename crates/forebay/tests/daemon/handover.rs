@@ -266,10 +266,8 @@ fn a_payload_that_comes_soon_is_written_and_one_that_does_not_ends_its_connectio
             let begun = Instant::now();
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    wait_until("the upgrade begins", PATIENCE, || {
-                        !daemon.log().matches("upgrade").collect::<Vec<_>>().is_empty()
-                            || begun.elapsed() > Duration::from_millis(300)
-                    });
+                    // While the connection leaves, or before: both have to work.
+                    std::thread::sleep(Duration::from_millis(200));
                     let rest = vec![5; len as usize - 4096];
                     soon.stream.write_all(&rest).unwrap();
                     // A request that follows at once.
@@ -286,7 +284,7 @@ fn a_payload_that_comes_soon_is_written_and_one_that_does_not_ends_its_connectio
             soon.read(0, 512).unwrap();
         }
         let log = daemon.log();
-        assert!(log.contains("handed=2 closed=1") && log.contains("handed=2 closed=1"), "{log}");
+        assert_eq!(log.matches("handed=2 closed=1").count(), 2, "{log}");
         daemon.stop();
     }
 }
