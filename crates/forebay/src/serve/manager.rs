@@ -647,6 +647,8 @@ impl Manager for Daemon {
         let claim = self.claims.everything()?;
         if continues_clients {
             self.nbd.begin_handover();
+        } else {
+            successor.log_closing();
         }
         if let Err(error) = self.runtime.pause() {
             self.to_next.take_back();

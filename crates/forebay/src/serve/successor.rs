@@ -118,6 +118,17 @@ impl Successor {
     }
 }
 
+impl Successor {
+    /// Logs that connections are closed, as they are not handed over, and why.
+    pub(super) fn log_closing(&self) {
+        let reason = match self.target.is_some() {
+            true => "the new program is a version that does not continue them",
+            false => "the keeper is of a former version, or the unit has FileDescriptorStoreMax=1",
+        };
+        tracing::warn!(reason, "the upgrade closes the connections of NBD clients");
+    }
+}
+
 /// Runs a command, and returns the end of its output. If it fails, returns the last line that it
 /// wrote to standard error.
 fn run(command: &mut Command) -> Result<String, String> {

@@ -436,6 +436,7 @@ fn a_program_that_does_not_continue_connections_gets_none() {
     assert_eq!(daemon.run(&["upgrade"]).0, Some(1));
     assert!(is_closed(&mut client.stream));
     assert!(!daemon.log().contains("handed over"));
+    assert!(daemon.log().contains("a version that does not continue them"));
     assert_eq!(daemon.client("disk").read(4096, 4096).unwrap(), [4; 4096]);
     daemon.stop();
 }
@@ -618,6 +619,8 @@ fn a_unit_that_stores_one_descriptor_keeps_the_pool_alone() {
     let mut upgrade = background(store.directory.path(), &["upgrade"]);
     daemon.wait_for_code(83);
     assert!(is_closed(&mut client.stream));
+    let log = std::fs::read_to_string(store.directory.path().join("log")).unwrap();
+    assert!(log.contains("or the unit has FileDescriptorStoreMax=1"), "{log}");
     let daemon = store.start(Some(&pool), None, "1");
     assert!(upgrade.wait().unwrap().success());
     assert_eq!(daemon.client("disk").read(4096, 4096).unwrap(), [4; 4096]);
