@@ -6,6 +6,10 @@ use utoipa::ToSchema;
 /// The clients that are connected, each connection by itself, the longest connected first.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct ConnectedClients {
+    /// Identifies the server. A server that takes over the clients of another one continues with
+    /// its number and theirs; 0 of a server that takes none over.
+    #[serde(default)]
+    pub instance: u64,
     /// The clients, also those that have not chosen a volume yet.
     pub clients: Vec<ConnectedClient>,
 }

@@ -191,7 +191,7 @@ impl ClientManager for FakeManager {
             let (volume, client) = (Some(volume.name), format!("process {id} (fake)"));
             ConnectedClient { id, volume, client, ..ConnectedClient::default() }
         });
-        ConnectedClients { clients: clients.collect() }
+        ConnectedClients { instance: 1, clients: clients.collect() }
     }
 
     fn disconnect(&self, id: u64) -> Result<ConnectedClient, Problem> {

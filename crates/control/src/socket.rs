@@ -131,6 +131,21 @@ impl SocketFile {
         &self.path
     }
 
+    /// The device and the number of the file.
+    pub fn identity(&self) -> (u64, u64) {
+        self.handle.identity()
+    }
+
+    /// The file at a path, if it is the one with this identity: that of a socket which another
+    /// process has made, and which is used on.
+    ///
+    /// # Errors
+    /// A system call fails.
+    pub fn continued(path: &Path, identity: (u64, u64)) -> Result<Option<Self>, SocketError> {
+        let found = Handle::open(path)?.filter(|handle| handle.identity() == identity);
+        Ok(found.map(|handle| Self { path: path.into(), handle }))
+    }
+
     /// Removes the file, unless another file is at its path.
     ///
     /// # Errors
@@ -253,6 +268,11 @@ impl Handle {
             }
             source => system(path, "chown", source),
         })
+    }
+
+    #[allow(clippy::useless_conversion, reason = "the types differ between C libraries")]
+    fn identity(&self) -> (u64, u64) {
+        (u64::from(self.stat.st_dev), u64::from(self.stat.st_ino))
     }
 
     fn is_same(&self, stat: &Stat) -> bool {

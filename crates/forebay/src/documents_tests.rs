@@ -103,7 +103,7 @@ fn the_unit_of_the_manual_keeps_the_pool_while_starts_fail_or_take_long() {
     for wanted in [
         "Type=notify",
         "NotifyAccess=main",
-        "FileDescriptorStoreMax=1",
+        "FileDescriptorStoreMax=2",
         "FileDescriptorStorePreserve=yes",
         // Its state outlives the process and a reboot.
         "StateDirectory=forebay",

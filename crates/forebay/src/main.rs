@@ -89,6 +89,7 @@ fn run_server(arguments: arguments::ServeArguments) -> anyhow::Result<ExitCode> 
     if is_check {
         serve::check(&config)?;
         report::print("the configuration is valid\n")?;
+        serve::announcement().map_or(Ok(()), |text| report::print(&text))?;
         return Ok(ExitCode::SUCCESS);
     }
     logging::log_panics();

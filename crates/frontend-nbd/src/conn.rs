@@ -16,6 +16,9 @@ pub(crate) enum ConnPhase {
     Handshake(Box<Handshake>),
     /// Serving requests.
     Transmission,
+    /// The current request is the last one that is read here. When all are answered, the connection
+    /// goes to the next server.
+    Leaving,
     /// No more input is read. The connection closes once all requests in flight are answered.
     Draining,
 }
@@ -34,7 +37,8 @@ pub(crate) struct Skip {
 /// One client.
 pub(crate) struct Conn {
     pub socket: OwnedFd,
-    pub listener: u32,
+    /// The listener that has accepted it; none if another server has.
+    pub listener: Option<u32>,
     /// The client's address, for the log.
     pub peer: Peer,
     /// The name of the volume that the client has chosen, for the log.
@@ -87,12 +91,12 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// A connection at the start of its handshake.
+    /// A connection in this phase.
     pub(crate) fn new(
         socket: OwnedFd,
-        listener: u32,
+        listener: Option<u32>,
         (client, peer): (ClientId, Peer),
-        handshake: Handshake,
+        phase: ConnPhase,
     ) -> Self {
         Self {
             peer,
@@ -100,7 +104,7 @@ impl Conn {
             listener,
             volume: None,
             client,
-            phase: ConnPhase::Handshake(Box::new(handshake)),
+            phase,
             terms: None,
             input: Vec::new(),
             partial: None,
@@ -127,7 +131,17 @@ impl Conn {
 
     /// Whether to receive at all.
     pub(crate) const fn wants_input(&self) -> bool {
-        !self.paused && !self.broken && !self.tls_next && !matches!(self.phase, ConnPhase::Draining)
+        let reads_on = match self.phase {
+            ConnPhase::Handshake(_) | ConnPhase::Transmission => true,
+            ConnPhase::Leaving => self.is_inside_request(),
+            ConnPhase::Draining => false,
+        };
+        reads_on && !self.paused && !self.broken && !self.tls_next
+    }
+
+    /// Whether a request has begun whose payload, or whose pieces, are not complete.
+    pub(crate) const fn is_inside_request(&self) -> bool {
+        self.partial.is_some() || self.skip.is_some() || self.pieces.is_some()
     }
 
     /// Whether to receive the next bytes directly into their final place.

@@ -3,7 +3,7 @@
 use forebay_frontend::{Clients, VolumeInfo};
 use forebay_nbd::{ExportInfo, Exports};
 
-fn export_of(volume: &VolumeInfo) -> ExportInfo {
+pub(crate) fn export_of(volume: &VolumeInfo) -> ExportInfo {
     let mut export = ExportInfo::new(volume.id, volume.name.clone(), volume.size_bytes);
     export.description.clone_from(&volume.description);
     export.read_only = volume.read_only;

@@ -62,6 +62,8 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
         match result {
             Ok(bytes) => self.on_filled_bytes(index, bytes),
+            // A connection that leaves has stopped its input.
+            Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return self.fail(index, &error),
         }

@@ -60,7 +60,8 @@ impl<C: WorkerContext> Serving<'_, C> {
                 let outcome = tls.receive(bytes, &mut plain);
                 if let Err(error) = &outcome {
                     // The connection drains first, so that the client gets the TLS alert.
-                    let listener = self.nbd.listeners.get(conn.listener as usize);
+                    let number = conn.listener.map(|number| number as usize);
+                    let listener = number.and_then(|number| self.nbd.listeners.get(number));
                     let listener = listener.and_then(Option::as_ref).map(|it| it.address());
                     tracing::info!(client = %conn.peer, listener, %error, "TLS session failed");
                     conn.drain();
@@ -98,6 +99,15 @@ impl<C: WorkerContext> Serving<'_, C> {
     pub(crate) fn update_receiving(&mut self, index: u32) {
         self.fill(index);
         let Some(conn) = self.nbd.conns.get(index) else { return };
+        if matches!(conn.phase, ConnPhase::Leaving) && !conn.wants_input() {
+            if conn.receiving || conn.filling {
+                self.cx.sockets().stop_input(index, conn.socket.as_raw_fd());
+            } else {
+                // It may be given up now.
+                self.nbd.conns.mark_pending(index);
+            }
+            return;
+        }
         let wants = conn.wants_input() && !conn.wants_direct();
         if wants && !conn.receiving && !conn.filling {
             conn.receiving = true;
@@ -143,7 +153,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             let next = match conn.phase {
                 ConnPhase::Draining => return bytes.len(),
                 ConnPhase::Handshake(_) => self.negotiate(index, rest),
-                ConnPhase::Transmission => self.transmit(index, rest),
+                ConnPhase::Transmission | ConnPhase::Leaving => self.transmit(index, rest),
             };
             match next {
                 Parsed::Consumed(bytes) => at += bytes,
@@ -194,7 +204,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     }
 
     /// Enters the transmission phase on the volume that the client has chosen.
-    fn enter(&mut self, index: u32, terms: Negotiated) {
+    pub(crate) fn enter(&mut self, index: u32, terms: Negotiated) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         if self.cx.enter(conn.client, terms.export, conn.tls.is_some()) {
             self.cx.each_volume(&mut |volume| {
@@ -221,6 +231,9 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
         if conn.pieces.is_some() {
             return self.continue_pieces(index);
+        }
+        if matches!(conn.phase, ConnPhase::Leaving) {
+            return Parsed::Wait;
         }
         // Checked for each request: bytes may arrive while the connection is paused, and memory may
         // be free by then. A full connection leaves the queue for memory, so that it blocks no
@@ -458,7 +471,8 @@ impl<C: WorkerContext> Serving<'_, C> {
             self.disconnect(index, "plaintext after STARTTLS, possibly an injection");
             return;
         }
-        let listener = self.nbd.listeners.get(conn.listener as usize).and_then(Option::as_ref);
+        let listener = conn.listener.and_then(|number| self.nbd.listeners.get(number as usize));
+        let listener = listener.and_then(Option::as_ref);
         let config = listener.and_then(|listener| listener.tls.as_ref());
         let Some(config) = config else {
             self.disconnect(index, "TLS is not configured");

@@ -13,6 +13,7 @@ mod conn;
 mod exports;
 mod extents;
 mod fill;
+mod handover;
 mod input;
 mod intake;
 mod listener;
@@ -25,13 +26,15 @@ mod table;
 mod tls;
 
 pub use accounts::{group_id, user_id, user_name};
+pub use forebay_nbd::SessionError;
 pub use forebay_nbd::Tls;
+pub use handover::HandedOver;
 pub use listener::{Listener, TlsSetup};
-pub use server::{NbdMessage, NbdServer};
+pub use server::{ConnectionOrigin, NbdMessage, NbdServer};
 
 use conn::{Conn, ConnPhase};
 use forebay_frontend::{
-    ClientId, ClientRequest, ExtentQuery, FrontEnd, FrontEndEvent, Memory, Pins, SocketEvent,
+    ClientId, ClientRequest, ExtentQuery, FrontEnd, FrontEndEvent, Memory, Peer, Pins, SocketEvent,
     Sockets, WorkerContext, serve_io_on_this_thread,
 };
 use forebay_nbd::{Handshake, HandshakeConfig};
@@ -39,7 +42,7 @@ use forebay_types::Extent;
 use forebay_volume::Reply;
 use listener::{is_local, peer_of};
 use output::ReplyOutput;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use table::Connections;
 
@@ -107,7 +110,8 @@ impl FrontEnd for NbdFrontEnd {
 
     fn message<C: WorkerContext>(&mut self, cx: &mut C, message: NbdMessage) {
         match message {
-            NbdMessage::Connection { socket, listener } => self.with(cx).serve(socket, listener),
+            NbdMessage::Assign { socket, origin } => self.with(cx).assign(socket, origin),
+            NbdMessage::Connection { socket, origin } => self.with(cx).serve(socket, origin),
             NbdMessage::Listen { listener } => self.with(cx).listen(listener),
         }
     }
@@ -174,6 +178,10 @@ impl FrontEnd for NbdFrontEnd {
         }
     }
 
+    fn hand_over_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) -> bool {
+        self.with(cx).hand_over(client.number)
+    }
+
     fn drop_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
         self.with(cx).disconnect(client.number, "");
     }
@@ -203,16 +211,43 @@ impl<C: WorkerContext> Serving<'_, C> {
                 return;
             }
         };
-        if self.cx.is_stopping() {
-            return;
-        }
-        if let Some(worker) = self.cx.accept(Some(socket.as_fd())) {
-            self.nbd.server.pass_to(worker, socket, listener);
+        self.assign(socket, ConnectionOrigin::Listener(listener));
+    }
+
+    fn assign(&mut self, socket: OwnedFd, origin: ConnectionOrigin) {
+        if self.cx.is_stopping() || self.nbd.server.is_handing_over() {
+            self.nbd.server.give_up_unserved(socket, origin);
+        } else if let Some(worker) = self.cx.accept(Some(socket.as_fd())) {
+            self.nbd.server.pass_to(worker, socket, origin);
         }
     }
 
-    /// Starts serving a client, with the greeting of the handshake.
-    fn serve(&mut self, socket: OwnedFd, listener: u32) {
+    /// Starts serving a client, with the greeting of the handshake, or in the transmission phase.
+    fn serve(&mut self, socket: OwnedFd, origin: ConnectionOrigin) {
+        if self.nbd.server.is_handing_over() {
+            self.cx.cancel_accept();
+            self.nbd.server.give_up_unserved(socket, origin);
+            return;
+        }
+        let peer = peer_of(&socket);
+        if !self.nbd.serves_io && is_local(&peer) {
+            // It may be a block device of this machine. Without the capability, the server says so
+            // when such a device is attached.
+            self.nbd.serves_io = serve_io_on_this_thread().is_ok();
+        }
+        match origin {
+            ConnectionOrigin::Listener(listener) => self.greet(socket, peer, listener),
+            ConnectionOrigin::Session(record) => {
+                let client = self.cx.join(&peer);
+                let conn = Conn::new(socket, None, (client, peer), ConnPhase::Transmission);
+                let index = self.nbd.conns.insert(conn);
+                self.continue_session(index, &record);
+            }
+        }
+    }
+
+    /// Starts the handshake of a client.
+    fn greet(&mut self, socket: OwnedFd, peer: Peer, listener: u32) {
         let Some(settings) = self.nbd.server.listener(listener) else {
             self.cx.cancel_accept();
             return;
@@ -226,20 +261,13 @@ impl<C: WorkerContext> Serving<'_, C> {
         listeners[listener as usize] = Some(settings);
         let mut greeting = ReplyOutput::default();
         greeting.push_header(|out| handshake.greeting(out));
-        let peer = peer_of(&socket);
-        if !self.nbd.serves_io && is_local(&peer) {
-            // It may be a block device of this machine. Without the capability, the server says so
-            // when such a device is attached.
-            self.nbd.serves_io = serve_io_on_this_thread().is_ok();
-        }
         let client = self.cx.join(&peer);
-        let mut conn = Conn::new(socket, listener, (client, peer), handshake);
+        let phase = ConnPhase::Handshake(Box::new(handshake));
+        let mut conn = Conn::new(socket, Some(listener), (client, peer), phase);
         conn.queued = greeting;
         conn.deadline = Some(self.cx.client_time() + self.cx.client_timeouts().handshake);
-        let fd = conn.socket.as_raw_fd();
-        conn.receiving = true;
         let index = self.nbd.conns.insert(conn);
-        self.cx.sockets().receive(index, fd);
+        self.update_receiving(index);
         self.nbd.conns.mark_pending(index);
     }
 

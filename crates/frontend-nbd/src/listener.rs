@@ -53,6 +53,21 @@ impl Listener {
         address.map_or_else(|error| error.to_string(), |address| shown(&address))
     }
 
+    /// Whether a connection was accepted at its address.
+    pub(crate) fn has_accepted(&self, connection: &OwnedFd) -> bool {
+        let addresses = [&self.socket, connection].map(|socket| SockRef::from(socket).local_addr());
+        let [Ok(own), Ok(other)] = addresses else { return false };
+        match (own.as_socket(), other.as_socket()) {
+            (Some(own), Some(other)) => {
+                let is_at_ip = own.ip().is_unspecified()
+                    || own.ip().to_canonical() == other.ip().to_canonical();
+                own.port() == other.port() && is_at_ip
+            }
+            (None, None) => own.as_pathname().is_some() && own.as_pathname() == other.as_pathname(),
+            _ => false,
+        }
+    }
+
     /// Sets options of a client's socket. The connection works without them, so failures are
     /// ignored.
     pub(crate) fn prepare(&self, client: &OwnedFd) {

@@ -44,7 +44,9 @@ impl<C: WorkerContext> Serving<'_, C> {
             self.send_plain(index)
         };
         let Some(conn) = self.nbd.conns.get(index).filter(|_| is_sent) else { return };
-        if conn.tls_next && !matches!(conn.phase, ConnPhase::Draining) {
+        if matches!(conn.phase, ConnPhase::Leaving) {
+            self.give_up(index);
+        } else if conn.tls_next && !matches!(conn.phase, ConnPhase::Draining) {
             self.start_tls(index);
         } else if matches!(conn.phase, ConnPhase::Draining)
             && conn.has_sent()

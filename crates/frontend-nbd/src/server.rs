@@ -1,21 +1,31 @@
 //! The state that the NBD front ends of all workers share: the listeners.
 
+use crate::handover::GivenUp;
 use crate::{Listener, NbdFrontEnd};
 use forebay_frontend::{Mailer, Service};
+use forebay_nbd::SessionRecord;
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// The worker that accepts clients.
 const ACCEPTING_WORKER: usize = 0;
 
 /// A message to the front end of a worker.
 pub enum NbdMessage {
+    /// Count this client, and pass it to the worker that is to serve it.
+    Assign {
+        /// The client's socket.
+        socket: OwnedFd,
+        /// Where it comes from.
+        origin: ConnectionOrigin,
+    },
     /// Serve this client.
     Connection {
         /// The client's socket.
         socket: OwnedFd,
-        /// The number of the listener that accepted it.
-        listener: u32,
+        /// Where it comes from.
+        origin: ConnectionOrigin,
     },
     /// Accept clients at this listener.
     Listen {
@@ -24,10 +34,20 @@ pub enum NbdMessage {
     },
 }
 
-/// The listeners of a server, each with a number.
+/// Where a connection comes from.
+pub enum ConnectionOrigin {
+    /// The listener with this number has accepted it.
+    Listener(u32),
+    /// Another server has handed it over, with its session.
+    Session(Box<SessionRecord>),
+}
+
+/// The listeners of a server, each with a number, and the connections that have left it.
 #[derive(Default)]
 pub struct NbdServer {
     listeners: RwLock<Vec<Arc<Listener>>>,
+    pub(crate) is_handing_over: AtomicBool,
+    pub(crate) given_up: Mutex<GivenUp>,
     mailer: OnceLock<Mailer<NbdMessage>>,
 }
 
@@ -60,8 +80,20 @@ impl NbdServer {
     }
 
     /// Passes an accepted client to the worker that is to serve it.
-    pub(crate) fn pass_to(&self, worker: usize, socket: OwnedFd, listener: u32) {
-        self.post(worker, NbdMessage::Connection { socket, listener });
+    pub(crate) fn pass_to(&self, worker: usize, socket: OwnedFd, origin: ConnectionOrigin) {
+        self.post(worker, NbdMessage::Connection { socket, origin });
+    }
+
+    /// Has the worker that accepts clients assign a client to a worker.
+    pub(crate) fn assign(&self, socket: OwnedFd, origin: ConnectionOrigin) {
+        self.post(ACCEPTING_WORKER, NbdMessage::Assign { socket, origin });
+    }
+
+    /// The number of the newest listener at whose address a connection was accepted.
+    pub(crate) fn listener_of(&self, connection: &OwnedFd) -> Option<u32> {
+        let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
+        let at = listeners.iter().rposition(|listener| listener.has_accepted(connection));
+        at.map(|at| at as u32)
     }
 
     fn post(&self, worker: usize, message: NbdMessage) {

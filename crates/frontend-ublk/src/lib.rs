@@ -161,6 +161,11 @@ impl FrontEnd for UblkFrontEnd {
         }
     }
 
+    /// The kernel keeps the device, and its requests wait.
+    fn hand_over_client<C: WorkerContext>(&mut self, _cx: &mut C, _client: ClientId) -> bool {
+        false
+    }
+
     fn drop_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
         if let Some(place) = self.place(client) {
             self.with(cx, place, |queue, cx, _| queue.leave(cx));

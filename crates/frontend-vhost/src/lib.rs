@@ -222,6 +222,11 @@ impl FrontEnd for VhostFrontEnd {
         self.with_client(cx, client, |queue, cx, _| queue.drain(cx));
     }
 
+    /// The monitor connects again, and continues its rings.
+    fn hand_over_client<C: WorkerContext>(&mut self, _cx: &mut C, _client: ClientId) -> bool {
+        false
+    }
+
     fn drop_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
         self.with_client(cx, client, |queue, cx, _| queue.leave(cx));
     }

@@ -124,6 +124,10 @@ impl<A: FrontEnd, B: FrontEnd> FrontEnd for PairOnWorker<A, B> {
         of_client!(self, client, drain_client(cx, client));
     }
 
+    fn hand_over_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) -> bool {
+        of_client!(self, client, hand_over_client(cx, client))
+    }
+
     fn drop_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
         of_client!(self, client, drop_client(cx, client));
     }

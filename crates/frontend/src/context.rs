@@ -9,7 +9,7 @@ use forebay_volume::{Payload, RequestKind};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Identifies a client of a worker: a connection, or a queue of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,17 @@ impl fmt::Display for Peer {
             Self::Ublk(device) => write!(f, "/dev/ublkb{device}"),
         }
     }
+}
+
+/// What is known of a client that stays the same when another process continues to serve it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientHistory {
+    /// Its number in lists.
+    pub id: u64,
+    /// How long it has been connected.
+    pub age: Duration,
+    /// Bytes that it has read and written successfully.
+    pub done_bytes: [u64; 2],
 }
 
 /// A request as its front end identifies it.
@@ -194,6 +205,12 @@ pub trait Clients {
 
     /// Assigns a number to an accepted client.
     fn join(&mut self, peer: &Peer) -> ClientId;
+
+    /// What is known of a client.
+    fn history(&self, client: ClientId) -> ClientHistory;
+
+    /// Continues the history of a client that another process has served.
+    fn continue_history(&mut self, client: ClientId, history: ClientHistory);
 
     /// Assigns a client to the volume that it has chosen. Returns false if the volume takes no new
     /// clients.

@@ -36,8 +36,8 @@ mod volume;
 pub use commands::{DriverCommand, EventCounters};
 pub use composite::{EitherMessage, FrontEndPair, PairOnWorker};
 pub use context::{
-    ClientId, ClientRequest, Clients, ExtentQuery, LookAhead, Peer, Quota, Refusal, RequestSink,
-    TryLater, WorkerContext,
+    ClientHistory, ClientId, ClientRequest, Clients, ExtentQuery, LookAhead, Peer, Quota, Refusal,
+    RequestSink, TryLater, WorkerContext,
 };
 pub use flusher::{check_can_serve_io, serve_io_on_this_thread};
 pub use memory::{Memory, set_kept_bytes_max};
@@ -175,6 +175,12 @@ pub trait FrontEnd: Sized {
 
     /// Stops reading from a client, and disconnects it once all its requests are answered.
     fn drain_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
+
+    /// Has a client leave for the next process: reads no further request of it, answers those that
+    /// it has read, and then gives the connection up, so that its service can hand it over. Returns
+    /// false, and changes nothing, if that is not possible with this client.
+    #[must_use]
+    fn hand_over_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) -> bool;
 
     /// Disconnects a client at once.
     fn drop_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);

@@ -59,6 +59,11 @@ pub trait Sockets {
     /// [`Sockets::receive`].
     fn fill(&mut self, conn: u32, fd: RawFd, message: *mut libc::msghdr);
 
+    /// Ends a receive and a fill of a connection soon, if there are any. Each reports at least one
+    /// more event: what it has received until then, or `ECANCELED`. Bytes that it does not report
+    /// stay in the socket.
+    fn stop_input(&mut self, conn: u32, fd: RawFd);
+
     /// Sends a message. One event reports when all is sent, or sending has failed.
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr);
 

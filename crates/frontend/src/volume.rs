@@ -13,6 +13,8 @@ pub struct VolumeInfo {
     /// Its number.
     pub id: VolumeId,
     pub name: String,
+    /// A checksum of its name and its backing, which tells it from another volume of the same name.
+    pub identity: [u8; 32],
     /// A description for people; may be empty.
     pub description: String,
     /// Its size in bytes.

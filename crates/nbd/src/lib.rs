@@ -19,6 +19,7 @@ mod negotiated;
 pub mod proto;
 mod reply;
 mod request;
+mod session;
 mod wire;
 
 pub use block_status::EXTENTS_PER_REPLY_MAX;
@@ -31,6 +32,9 @@ pub use handshake::{
 pub use negotiated::Negotiated;
 pub use reply::{READ_HEADER_BYTES_MAX, simple_reply};
 pub use request::{BrokenStream, NbdCommand, NbdRequest, PAYLOAD_DRAIN_BYTES_MAX, Parse, ReplyTo};
+pub use session::{
+    SESSION_INPUT_BYTES_MAX, SESSION_RECORD_BYTES_MAX, SESSION_VERSION, SessionError, SessionRecord,
+};
 
 #[cfg(test)]
 mod tests;

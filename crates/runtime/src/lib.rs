@@ -75,8 +75,8 @@ pub use protect::vault::{
 };
 pub use resize::ResizeError;
 pub use runtime::{
-    LeftBehind, Runtime, RuntimeConfig, clients, disconnect, has_left_requests, leave,
-    memory_status,
+    LeftBehind, Runtime, RuntimeConfig, clients, clients_joined, continue_clients, disconnect,
+    has_left_requests, leave, memory_status,
 };
 pub use service::{
     Discarded, MemoryStatus, Protectors, RecordError, Recording, RuntimeStatus, SlowLog,

@@ -31,6 +31,7 @@ use forebay_policy::{MemoryBounds, MemoryUse};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The time in which the counts of miss-ratio curves fall by half.
@@ -83,6 +84,17 @@ pub fn clients(runtime: &Runtime) -> Result<Vec<ConnectedClient>, VolumeError> {
 pub fn disconnect(runtime: &Runtime, id: u64) -> Result<Option<ConnectedClient>, VolumeError> {
     let found = runtime.shared.run_on_all(move |tasks| tasks.disconnect(id))?;
     Ok(found.into_iter().flatten().next())
+}
+
+/// The number of clients that have connected so far: the largest number of one in lists.
+pub fn clients_joined(runtime: &Runtime) -> u64 {
+    runtime.shared.clients_joined.load(Ordering::Relaxed)
+}
+
+/// Continues the numbers of clients after those of a process whose clients are taken over. Called
+/// before the first client.
+pub fn continue_clients(runtime: &Runtime, joined: u64) {
+    runtime.shared.clients_joined.fetch_max(joined, Ordering::Relaxed);
 }
 
 /// Whether requests of a volume are in flight whose client has been disconnected. Those of another

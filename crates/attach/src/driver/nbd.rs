@@ -174,11 +174,12 @@ impl NbdDevice {
     fn state_elsewhere(&self) -> WatchedState {
         let recorded = record::connection_of(&self.volume);
         let server = BlockingClient::new(&self.socket).ok();
-        let live = server.zip(recorded).filter(|(server, recorded)| {
-            server.status().is_ok_and(|status| status.pid == recorded.pid)
-                && is_listed(server, &self.volume, recorded)
-        });
-        live.map_or(WatchedState::Waiting, |(_, recorded)| WatchedState::Live(recorded.pid))
+        let live = server
+            .zip(recorded)
+            .filter(|(server, recorded)| is_listed(server, &self.volume, recorded));
+        // Not the process that the connection was made to, if another one has taken it over.
+        let pid = live.and_then(|(server, _)| Some(server.status().ok()?.pid));
+        pid.map_or(WatchedState::Waiting, WatchedState::Live)
     }
 
     /// Takes requests back from a connection that has ended, so that they need not wait for their
@@ -270,7 +271,6 @@ impl WatchedDevice for NbdDevice {
     /// Ends the connection that the other process has made: only the end of its own is seen here.
     fn adopt(&mut self, client: &BlockingClient) -> anyhow::Result<()> {
         if let Some(recorded) = record::connection_of(&self.volume)
-            && client.status().is_ok_and(|status| status.pid == recorded.pid)
             && is_listed(client, &self.volume, &recorded)
         {
             // It may have ended meanwhile. Until it has, `give` is refused.
@@ -372,12 +372,25 @@ fn number_of(clients: &[ConnectedClient], volume: &str, address: Option<&str>) -
     ours.map(|client| client.id).max()
 }
 
-/// Whether the server has a connection of a volume.
+/// Whether the server has a connection of a volume, because that was made to it, or to the server
+/// whose connections it has taken over.
 fn is_listed(server: &BlockingClient, volume: &str, recorded: &RecordedConnection) -> bool {
-    server.clients().is_ok_and(|listed| {
-        let mut ids = listed.clients.iter().filter(|it| it.volume.as_deref() == Some(volume));
-        ids.any(|it| it.id == recorded.connection.client)
+    server.clients().is_ok_and(|listed| match listed.instance {
+        // A former version takes none over.
+        0 => {
+            let is_same = server.status().is_ok_and(|status| status.pid == recorded.pid);
+            is_same && is_among(&listed.clients, volume, recorded.connection)
+        }
+        instance => {
+            let connection = recorded.connection;
+            instance == connection.instance && is_among(&listed.clients, volume, connection)
+        }
     })
+}
+
+fn is_among(clients: &[ConnectedClient], volume: &str, connection: DeviceConnection) -> bool {
+    let mut of_volume = clients.iter().filter(|it| it.volume.as_deref() == Some(volume));
+    of_volume.any(|it| it.id == connection.client)
 }
 
 /// Whether the kernel would send requests that the server refuses.

@@ -89,7 +89,7 @@ mod tests {
              4 requests were not answered\n"
         );
         assert_eq!(ended(&silent), "client 12 is disconnected: 192.0.2.7:40012\n");
-        let clients = ConnectedClients { clients: vec![guest, silent] };
+        let clients = ConnectedClients { instance: 1, clients: vec![guest, silent] };
         let [head, first, second] =
             &text(&clients).lines().map(str::to_owned).collect::<Vec<_>>()[..]
         else {

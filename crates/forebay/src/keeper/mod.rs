@@ -10,9 +10,12 @@
 //! For systemd, the keeper is the main process of the service, and notifications of others may be
 //! ignored. So the keeper passes the first two on, and the server does not notify systemd itself.
 
+mod connections;
+pub(crate) mod handover;
 mod rules;
 pub(crate) mod systemd;
 
+pub(crate) use connections::{HandoverSource, HandoverTarget};
 pub(crate) use rules::UPGRADE_CODE;
 
 use crate::arguments::without_overrides;
@@ -99,6 +102,10 @@ pub(crate) struct KeeperLink {
     pub successor: Option<PathBuf>,
     /// The program of an upgrade exited before it served, and this one runs again.
     pub is_rollback: bool,
+    /// The sockets that the previous server has handed over.
+    pub source: HandoverSource,
+    /// Where this one hands over its own.
+    pub target: HandoverTarget,
 }
 
 impl KeeperLink {
@@ -132,7 +139,9 @@ impl KeeperLink {
             let socket = StdStream::from(inherit(socket)?);
             let (pool, socket) = (Some(inherit(pool)?), Some(socket));
             let is_rollback = std::env::var_os(ROLLBACK_VARIABLE).is_some();
-            return Ok(Self { pool, socket, is_stored: false, successor, is_rollback });
+            let (source, target) = connections::of_keeper();
+            let is_stored = false;
+            return Ok(Self { pool, socket, is_stored, successor, is_rollback, source, target });
         }
         if mode != KeeperMode::Auto || !systemd::keeps_descriptors() {
             return Ok(Self::default());
@@ -147,7 +156,9 @@ impl KeeperLink {
             }
         };
         let successor = std::env::current_exe().ok();
-        Ok(Self { pool: Some(pool), is_stored: true, successor, ..Self::default() })
+        let (source, target) = connections::of_store();
+        let pool = Some(pool);
+        Ok(Self { pool, is_stored: true, successor, source, target, ..Self::default() })
     }
 
     /// Releases the pool after an orderly stop. A keeper process exits by itself.
@@ -241,9 +252,51 @@ struct Server {
     silent_looks: u32,
 }
 
+/// What a keeper keeps while servers are replaced.
+struct Kept {
+    pool: OwnedFd,
+    /// The ends of the queue of sockets: the one that receives, and the one that sends.
+    queue: (OwnedFd, OwnedFd),
+    /// Until when the queue waits for a server that takes the sockets.
+    queue_until: Option<Instant>,
+}
+
+impl Kept {
+    /// Makes an empty pool and an empty queue.
+    fn new() -> anyhow::Result<Self> {
+        let pool = forebay_runtime::new_pool_file();
+        let pool = pool.context("cannot create the pool's memory file")?;
+        let queue = handover::queue().context("cannot create the queue of connections")?;
+        Ok(Self { pool, queue, queue_until: None })
+    }
+
+    /// Called when a server has exited, which may have handed over sockets.
+    fn on_exit(&mut self) {
+        if handover::waiting_since(self.queue.0.as_fd()).is_some() {
+            self.queue_until.get_or_insert_with(|| Instant::now() + handover::wait_max());
+        }
+    }
+
+    /// Closes the sockets that no server has taken.
+    fn close_queue(&mut self, reason: &str) {
+        self.queue_until = None;
+        if handover::discard(self.queue.0.as_fd()) > 0 {
+            tracing::warn!(reason, "closing the connections that no server has taken over");
+        }
+    }
+
+    /// Waits until the sockets have waited long enough. Without any, never returns.
+    async fn queue_expires(until: Option<Instant>) {
+        match until {
+            Some(until) => tokio::time::sleep_until(until.into()).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
 impl Server {
     fn start(
-        pool: &OwnedFd,
+        kept: &Kept,
         program: &PathBuf,
         path: &Path,
         arguments: &[OsString],
@@ -255,7 +308,10 @@ impl Server {
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
         // The keeper starts nothing but servers, and only one at a time.
-        fcntl_setfd(pool, FdFlags::empty())?;
+        let Kept { pool, queue: (receiver, sender), .. } = kept;
+        for inherited in [pool, receiver, sender] {
+            fcntl_setfd(inherited, FdFlags::empty())?;
+        }
         fcntl_setfd(&theirs, FdFlags::empty())?;
         let handoff = Handoff {
             pool: pool.as_raw_fd(),
@@ -271,7 +327,9 @@ impl Server {
             false => command.env_remove(ROLLBACK_VARIABLE),
         };
         // In its own process group, so that it receives a terminal's Ctrl-C once, from the keeper.
-        let child = command.env(VARIABLE, handoff.to_text()).process_group(0).spawn();
+        let queue = format!("{},{}", receiver.as_raw_fd(), sender.as_raw_fd());
+        command.env(VARIABLE, handoff.to_text()).env(connections::VARIABLE, queue);
+        let child = command.process_group(0).spawn();
         let child = child.with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Self { child, socket, serving_since: None, silent_looks: 0 })
     }
@@ -351,12 +409,12 @@ impl KeeperSignals {
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     // An upgrade starts the program that is at this path at that time.
     let path = std::env::current_exe().context("cannot find the path of this program")?;
-    let pool = forebay_runtime::new_pool_file().context("cannot create the pool's memory file")?;
+    let kept = Kept::new()?;
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    tokio.block_on(keep(&pool, path))
+    tokio.block_on(keep(kept, path))
 }
 
-async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
+async fn keep(mut kept: Kept, path: PathBuf) -> anyhow::Result<ExitCode> {
     let mut signals = KeeperSignals::listen().context("cannot install signal handlers")?;
     let mut policy = RestartPolicy::new();
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -370,13 +428,14 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
             Program::Own => OWN_PROGRAM.into(),
             Program::AtPath => path.clone(),
         };
-        let run = match Server::start(pool, &program, &path, &arguments, is_rollback) {
-            Ok(server) => supervise(server, &mut signals, pool, watchdog).await,
+        let run = match Server::start(&kept, &program, &path, &arguments, is_rollback) {
+            Ok(server) => supervise(server, &mut signals, &mut kept, watchdog).await,
             Err(error) => {
                 tracing::error!(error = sentence(&error), "cannot start the server");
                 ServerRun { exit: Exit::Unknown, served: None, is_dirty: false }
             }
         };
+        kept.on_exit();
         if run.served.is_some() {
             // The operator accepted the state found at that start, not at the next ones.
             arguments = without_overrides(arguments);
@@ -395,7 +454,8 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
                 signals.pause(delay).await;
             }
             Action::GiveUp => {
-                wait_for_operator(pool, &mut signals).await?;
+                kept.close_queue("the server failed repeatedly");
+                wait_for_operator(&kept.pool, &mut signals).await?;
                 policy.reset();
             }
         }
@@ -415,7 +475,7 @@ async fn notify_alive(interval: Duration) {
 async fn supervise(
     mut server: Server,
     signals: &mut KeeperSignals,
-    pool: &OwnedFd,
+    kept: &mut Kept,
     watchdog: Option<Duration>,
 ) -> ServerRun {
     let look = watchdog.map_or(Duration::MAX, |timeout| timeout / LOOKS_MAX);
@@ -440,17 +500,24 @@ async fn supervise(
                 server.on_message(&bytes[..count], &mut signals.is_stop_due);
             }
             // The policy needs this for no other exit, so the pool need not be scanned.
-            let is_dirty =
-                matches!(exit, Exit::Code(_)) && forebay_runtime::dirty_bytes_in(pool.as_fd()) > 0;
+            let is_dirty = matches!(exit, Exit::Code(_))
+                && forebay_runtime::dirty_bytes_in(kept.pool.as_fd()) > 0;
             let served = server.serving_since.map(|since| since.elapsed());
             return ServerRun { exit, served, is_dirty };
         }
         tokio::select! {
             _ = signals.child.recv() => {}
             () = tokio::time::sleep(look), if watchdog.is_some() => server.look(),
+            () = Kept::queue_expires(kept.queue_until) => {
+                kept.close_queue("no server has served in time");
+            }
             read = server.socket.read(&mut bytes), if is_open => match read {
                 Ok(count @ 1..) => {
                     let has_begun = server.on_message(&bytes[..count], &mut signals.is_stop_due);
+                    if has_begun {
+                        // Those that it has not taken, it does not take any more.
+                        kept.close_queue("the server does not continue them");
+                    }
                     if has_begun && signals.is_stop_due {
                         // The previous server received SIGTERM but crashed before it stopped.
                         server.forward(Signal::TERM);

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// The pool's name in the descriptor store.
 const NAME: &str = "forebay-pool";
+/// The name of the queue of connections there.
+const QUEUE_NAME: &str = "forebay-connections";
 /// The first passed descriptor (`SD_LISTEN_FDS_START`).
 const FIRST: RawFd = 3;
 /// The environment variable with the address for notifications.
@@ -24,28 +26,58 @@ pub(crate) const EXTENSION: Duration = Duration::from_secs(180);
 
 /// Returns true if the service manager stores descriptors for this service.
 pub(crate) fn keeps_descriptors() -> bool {
-    let count = std::env::var("FDSTORE").ok().and_then(|text| text.parse::<u32>().ok());
-    std::env::var_os(SOCKET_VARIABLE).is_some() && (count > Some(0) || stored_pool().is_some())
+    let is_there = std::env::var_os(SOCKET_VARIABLE).is_some();
+    is_there && (slots() > 0 || stored_pool().is_some())
+}
+
+/// The number of descriptors that the service manager stores, if it says so.
+fn slots() -> u32 {
+    std::env::var("FDSTORE").ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// Returns true if the service manager stores a queue of connections beside the pool.
+pub(super) fn keeps_queue() -> bool {
+    slots() > 1
 }
 
 /// The number of the stored descriptor of the pool, if an earlier process stored one.
 pub(crate) fn stored_pool() -> Option<RawFd> {
+    stored(NAME)
+}
+
+/// The number of the stored queue of connections.
+pub(super) fn stored_queue() -> Option<RawFd> {
+    stored(QUEUE_NAME)
+}
+
+fn stored(name: &str) -> Option<RawFd> {
     let variable = |name| std::env::var(name).ok();
     if variable("LISTEN_PID")? != std::process::id().to_string() {
         return None;
     }
-    find(&variable("LISTEN_FDS")?, &variable("LISTEN_FDNAMES")?)
+    find(&variable("LISTEN_FDS")?, &variable("LISTEN_FDNAMES")?, name)
 }
 
-fn find(count: &str, names: &str) -> Option<RawFd> {
+fn find(count: &str, names: &str, wanted: &str) -> Option<RawFd> {
     let count: usize = count.parse().ok()?;
-    let at = names.split(':').take(count).position(|name| name == NAME)?;
+    let at = names.split(':').take(count).position(|name| name == wanted)?;
     Some(FIRST + at as RawFd)
 }
 
 /// Stores the pool's descriptor with the service manager.
 pub(super) fn store(pool: BorrowedFd<'_>) -> io::Result<()> {
     notify(&format!("FDSTORE=1\nFDNAME={NAME}"), Some(pool))
+}
+
+/// Stores the queue of connections. Otherwise the service manager would drop it at once, because
+/// its other end is closed.
+pub(super) fn store_queue(queue: BorrowedFd<'_>) -> io::Result<()> {
+    notify(&format!("FDSTORE=1\nFDNAME={QUEUE_NAME}\nFDPOLL=0"), Some(queue))
+}
+
+/// Removes the queue of connections from the store.
+pub(super) fn remove_queue() {
+    notify_or_log(&format!("FDSTOREREMOVE=1\nFDNAME={QUEUE_NAME}"));
 }
 
 /// Removes the pool's descriptor from the store. Otherwise, the pool would take its memory while
@@ -125,11 +157,12 @@ mod tests {
 
     #[test]
     fn the_stored_pool_is_found_by_name() {
-        assert_eq!(find("1", NAME), Some(3));
-        assert_eq!(find("2", "http.socket:forebay-pool"), Some(4));
-        assert_eq!(find("1", "http.socket:forebay-pool"), None, "not passed");
-        assert_eq!(find("0", ""), None);
-        assert_eq!(find("x", NAME), None);
+        assert_eq!(find("1", NAME, NAME), Some(3));
+        assert_eq!(find("2", "http.socket:forebay-pool", NAME), Some(4));
+        assert_eq!(find("1", "http.socket:forebay-pool", NAME), None, "not passed");
+        assert_eq!(find("2", "forebay-connections:forebay-pool", QUEUE_NAME), Some(3));
+        assert_eq!(find("0", "", NAME), None);
+        assert_eq!(find("x", NAME, NAME), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fs::read_to_string;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long clients that have just disconnected may still count as connected.
@@ -26,17 +27,22 @@ const NAMED_MAX: usize = 8;
 struct Connected(BTreeMap<(String, String), usize>);
 
 /// The clients of a runtime.
-pub(super) struct ClientsOf(pub(super) Arc<Runtime>);
+pub(super) struct ClientsOf {
+    pub(super) runtime: Arc<Runtime>,
+    /// The number of the server.
+    pub(super) instance: Arc<AtomicU64>,
+}
 
 impl ClientManager for ClientsOf {
     fn list(&self) -> ConnectedClients {
         // After a stop, there are none.
-        let clients = forebay_runtime::clients(&self.0).unwrap_or_default();
-        ConnectedClients { clients: clients.into_iter().map(listed).collect() }
+        let clients = forebay_runtime::clients(&self.runtime).unwrap_or_default();
+        let instance = self.instance.load(Ordering::Relaxed);
+        ConnectedClients { instance, clients: clients.into_iter().map(listed).collect() }
     }
 
     fn disconnect(&self, id: u64) -> Result<ConnectedClient, Problem> {
-        let clients = forebay_runtime::clients(&self.0).map_err(problem)?;
+        let clients = forebay_runtime::clients(&self.runtime).map_err(problem)?;
         let client = clients.into_iter().find(|client| client.id == id);
         if let Some(client) = client.filter(|client| matches!(client.peer, Peer::Ublk(_))) {
             let device = described(Path::new("/"), &client.peer);
@@ -47,14 +53,14 @@ impl ClientManager for ClientsOf {
             );
             return Err(Problem::new(ErrorKind::InUse, message, remedy));
         }
-        let found = forebay_runtime::disconnect(&self.0, id).map_err(problem)?;
+        let found = forebay_runtime::disconnect(&self.runtime, id).map_err(problem)?;
         let client = listed(found.ok_or_else(|| Problem::unknown_client(id))?);
         tracing::warn!(id, volume = client.volume, client = client.client, "client disconnected");
         Ok(client)
     }
 
     fn slow_requests(&self, name: Option<&str>) -> Option<SlowRequests> {
-        slow::report(&self.0, name)
+        slow::report(&self.runtime, name)
     }
 }
 

@@ -6,12 +6,18 @@ use forebay_config::{Listen, SocketAccess, TlsMode, TlsSettings};
 use forebay_control::{SocketError, SocketFile, SocketRights, listen_at};
 use forebay_frontend_nbd::{Listener, Tls, TlsSetup, group_id, user_id};
 use rustix::fs::{Gid, Mode, Uid};
+use rustix::net::sockopt::socket_acceptconn;
+use rustix::net::{SocketAddrUnix, getsockname, listen};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// Clients that may wait until the server has time for them.
+const BACKLOG: i32 = 4096;
 /// Time between two attempts to bind an address that is in use.
 const IN_USE_POLL: Duration = Duration::from_millis(20);
 
@@ -21,9 +27,22 @@ pub(super) struct BoundListener {
     pub address: String,
     /// The file of a Unix socket, removed at shutdown.
     pub file: Option<SocketFile>,
+    /// What the next server continues.
+    pub kept: KeptListener,
 }
 
-/// Listens at an address. Retries an address that is in use for up to `wait`.
+/// A listening socket that one server hands over to the next.
+#[derive(Debug)]
+pub(super) struct KeptListener {
+    pub socket: OwnedFd,
+    /// The address as it was configured.
+    pub configured: String,
+    /// The device and the number of the socket's file.
+    pub file: Option<(u64, u64)>,
+}
+
+/// Listens at an address, with the socket of the previous server if that has handed it over.
+/// Retries an address that is in use for up to `wait`.
 ///
 /// # Errors
 /// Fails if the address cannot be bound, if its user or group is unknown, or if other machines
@@ -33,27 +52,86 @@ pub(super) fn bind(
     settings: &TlsSettings,
     tls: Option<&TlsSetup>,
     wait: Duration,
+    handed: &mut Vec<KeptListener>,
 ) -> anyhow::Result<BoundListener> {
     let policy = match settings.mode {
         TlsMode::Off => Tls::Off,
         TlsMode::Selective => Tls::Selective,
         TlsMode::Forced => Tls::Forced,
     };
+    let configured = address.to_string();
+    let at = handed.iter().position(|kept| kept.configured == configured);
+    let kept = at.map(|at| handed.swap_remove(at));
+    let kept = kept.and_then(|kept| continued(address, kept).transpose()).transpose()?;
     match address {
         Listen::Unix { .. } => {
-            let (socket, file) = bind_unix(address, wait)?;
-            let listener = Listener::new(socket.into(), false, policy, tls.cloned());
-            Ok(BoundListener { listener, address: address.to_string(), file: Some(file) })
+            let (socket, file) = match kept {
+                Some((socket, file)) if file.is_some() => (socket, file),
+                // Without its file, clients could not find it.
+                _ => {
+                    let (socket, file) = bind_unix(address, wait)?;
+                    (socket.into(), Some(file))
+                }
+            };
+            let file_id = file.as_ref().map(SocketFile::identity);
+            let kept = KeptListener { socket: socket.try_clone()?, configured, file: file_id };
+            let listener = Listener::new(socket, false, policy, tls.cloned());
+            Ok(BoundListener { listener, address: address.to_string(), file, kept })
         }
         Listen::Tcp { host, port } => {
-            let (socket, bound) = bind_tcp(host, *port, wait, "--nbd tcp:HOST:PORT")?;
+            let (socket, bound) = match kept {
+                Some((socket, _)) => {
+                    let socket = TcpListener::from(socket);
+                    let bound = socket.local_addr().with_context(|| cannot_listen(host, *port))?;
+                    (socket, bound)
+                }
+                None => bind_tcp(host, *port, wait, "--nbd tcp:HOST:PORT")?,
+            };
             check_encryption(address, bound.ip(), settings)?;
             socket.set_nonblocking(true)?;
-            let listener = Listener::new(socket.into(), true, policy, tls.cloned());
+            let socket = OwnedFd::from(socket);
+            let kept = KeptListener { socket: socket.try_clone()?, configured, file: None };
+            let listener = Listener::new(socket, true, policy, tls.cloned());
             let address = Listen::Tcp { host: host.clone(), port: bound.port() }.to_string();
-            Ok(BoundListener { listener, address, file: None })
+            Ok(BoundListener { listener, address, file: None, kept })
         }
     }
+}
+
+/// Checks that a socket of the previous server listens at an address, and makes it one of this
+/// process. Clients have queued for it meanwhile. `None` if it does not: then it is closed.
+fn continued(
+    address: &Listen,
+    kept: KeptListener,
+) -> anyhow::Result<Option<(OwnedFd, Option<SocketFile>)>> {
+    let KeptListener { socket, file, .. } = kept;
+    let is_listening = socket_acceptconn(&socket).unwrap_or(false);
+    let local = getsockname(&socket).ok().filter(|_| is_listening);
+    let Some(local) = local else { return Ok(None) };
+    let file = match address {
+        Listen::Unix { path, .. } => {
+            let bound = SocketAddrUnix::try_from(local).ok();
+            let is_at_path =
+                bound.and_then(|bound| Some(bound.path_bytes()? == path.as_os_str().as_bytes()));
+            let file = file.filter(|_| is_at_path == Some(true));
+            let Some(identity) = file else { return Ok(None) };
+            let Some(file) = SocketFile::continued(path, identity)? else { return Ok(None) };
+            Some(file)
+        }
+        Listen::Tcp { host, port } => {
+            let Ok(bound) = SocketAddr::try_from(local) else { return Ok(None) };
+            let addresses = resolve(host, *port)?;
+            if !addresses.iter().any(|at| is_bound_to(at, bound)) {
+                return Ok(None);
+            }
+            None
+        }
+    };
+    // Clients that ask who listens get an answer about this process from now on.
+    if listen(&socket, BACKLOG).is_err() {
+        return Ok(None);
+    }
+    Ok(Some((socket, file)))
 }
 
 /// Listens at a Unix socket. Retries one that is in use for up to `wait`.
@@ -129,6 +207,13 @@ fn account(
         )),
         number => Ok(number),
     }
+}
+
+/// Whether a socket of this address is one of a configured address, whose port may be of the
+/// system's choice.
+fn is_bound_to(configured: &SocketAddr, bound: SocketAddr) -> bool {
+    let is_port = configured.port() == bound.port() || configured.port() == 0;
+    configured.ip() == bound.ip() && is_port
 }
 
 fn check_encryption(address: &Listen, ip: IpAddr, settings: &TlsSettings) -> anyhow::Result<()> {

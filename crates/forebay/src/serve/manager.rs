@@ -18,8 +18,9 @@ use super::changes::{log_frozen, reporter};
 use super::claims::{Claim, Claims};
 use super::clients::{self, ClientsOf};
 use super::division::division;
+use super::handover::ToNext;
 use super::journals::Journals;
-use super::listen::{self, BoundListener};
+use super::listen::{self, BoundListener, KeptListener};
 use super::notes::Notes;
 use super::periodic::Periodic;
 use super::power::{Means, PowerMonitor};
@@ -103,6 +104,8 @@ pub(super) struct Daemon {
     /// Certificate and tokens of the dashboard.
     dashboard: Option<DashboardKeys>,
     is_upgrade: AtomicBool,
+    /// What goes to the next server at an upgrade.
+    to_next: Arc<ToNext>,
 }
 
 struct DaemonState {
@@ -136,6 +139,7 @@ impl Daemon {
     pub(super) fn new(
         runtime: Arc<Runtime>,
         (nbd, ublk, vhost): (Arc<NbdServer>, Arc<UblkServer>, Arc<VhostServer>),
+        to_next: Arc<ToNext>,
         config: Config,
         tls: Option<TlsSetup>,
         journals: Journals,
@@ -148,7 +152,7 @@ impl Daemon {
         let background = Background::new(Arc::clone(&runtime), config.background, config.polling);
         let saves = Saves::new(Arc::clone(&runtime));
         let analyzer = Arc::new(Analyzer::open(&config.state, &runtime));
-        let clients = ClientsOf(Arc::clone(&runtime));
+        let clients = ClientsOf { runtime: Arc::clone(&runtime), instance: to_next.instance() };
         let state = DaemonState {
             config,
             volumes: Vec::new(),
@@ -184,6 +188,7 @@ impl Daemon {
             dashboard: None,
             is_rolled_back: false,
             is_upgrade: AtomicBool::new(false),
+            to_next,
         }
     }
 
@@ -255,9 +260,14 @@ impl Daemon {
     }
 
     /// Binds an address. Its clients wait until [`Self::accept`].
-    pub(super) fn bind(&self, address: &Listen) -> anyhow::Result<BoundListener> {
+    /// Those that were handed over are used where they fit.
+    pub(super) fn bind(
+        &self,
+        address: &Listen,
+        handed: &mut Vec<KeptListener>,
+    ) -> anyhow::Result<BoundListener> {
         let settings = self.state().config.tls.clone();
-        listen::bind(address, &settings, self.tls.as_ref(), self.in_use_wait)
+        listen::bind(address, &settings, self.tls.as_ref(), self.in_use_wait, handed)
     }
 
     /// Accepts clients at a bound address.
@@ -271,6 +281,8 @@ impl Daemon {
         if let Some(file) = bound.file {
             state.keep_socket(file);
         }
+        drop(state);
+        self.to_next.keep(bound.kept);
     }
 
     pub(super) const fn sizing(&self) -> &Sizing {
@@ -292,7 +304,7 @@ impl Daemon {
             if let Listen::Unix { path, .. } = &address
                 && path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
             {
-                self.accept(self.bind(&address)?);
+                self.accept(self.bind(&address, &mut Vec::new())?);
             }
         }
         Ok(())
@@ -632,13 +644,24 @@ impl Manager for Daemon {
             return Err(Problem::new(ErrorKind::Invalid, message.to_owned(), remedy));
         };
         // Without a claim: the check may take long, and other commands run meanwhile.
-        successor.check()?;
+        let continues_clients = successor.check()?;
         let claim = self.claims.everything()?;
-        self.runtime.pause().map_err(problem)?;
+        if continues_clients {
+            self.nbd.begin_handover();
+        } else {
+            successor.log_closing();
+        }
+        if let Err(error) = self.runtime.pause() {
+            self.to_next.take_back();
+            return Err(problem(error));
+        }
         self.statistics.observe();
         self.statistics.save();
         // From here on the next process uses pool and journals.
         claim.keep();
+        if continues_clients {
+            self.to_next.hand_over(&successor.target);
+        }
         self.is_upgrade.store(true, Ordering::Relaxed);
         self.stopped.notify_one();
         Ok(())

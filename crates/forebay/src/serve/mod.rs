@@ -13,6 +13,7 @@ mod condition;
 mod control;
 mod dashboard;
 mod division;
+mod handover;
 mod journals;
 mod listen;
 mod manager;
@@ -56,6 +57,7 @@ use forebay_frontend_vhost::VhostServer;
 use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
 use forebay_threads::Thread;
 use forebay_types::Size;
+use handover::{FromPrevious, ToNext};
 use journals::Journals;
 use listen::BoundListener;
 use manager::Daemon;
@@ -67,6 +69,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use successor::Successor;
+pub(crate) use successor::announcement;
 use volume_files::VolumeFiles;
 use wait::{End, wait_for_stop};
 
@@ -106,11 +109,12 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let metrics = config.metrics.map(|address| metrics::bind(address, in_use_wait)).transpose()?;
     let dashboard = dashboard::open_with_link(&config, state.path(), in_use_wait)?;
     let pool = kept.pool.take();
-    let successor = Successor::new(kept.successor.take(), pool.as_ref())
+    let mut previous = FromPrevious::of(&mut kept);
+    let successor = Successor::of(&mut kept, pool.as_ref())
         .context("cannot duplicate the descriptor of the pool")?;
     let progress = StartProgress::observe(&kept)?;
     let (mut daemon, bound, may_be_missing) =
-        start(config, pool, overrides, in_use_wait, &progress)?;
+        start(config, pool, overrides, in_use_wait, (&progress, &mut previous))?;
     daemon.set_successor(successor, kept.is_rollback);
     if let Some((dashboard, _)) = &dashboard {
         daemon.set_dashboard(dashboard.keys());
@@ -130,11 +134,12 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     planted::start()?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
     // keeps what is not on the disks.
-    //
+    previous.take_connections();
     // Notify the keeper before the first client is accepted. Otherwise it would count a server that
     // is killed in between as one that could not start.
     tokio.block_on(keeper::notify_serving(&mut keeper_socket));
     bound.into_iter().for_each(|bound| daemon.accept(bound));
+    previous.serve();
     manager::monitors::accept(&daemon, monitors);
     control_servers.serve(control);
     if let Some(server) = metrics {
@@ -260,7 +265,7 @@ fn start(
     pool: Option<OwnedFd>,
     overrides: ServeOverrides,
     in_use_wait: Duration,
-    progress: &StartProgress,
+    (progress, previous): (&StartProgress, &mut FromPrevious),
 ) -> anyhow::Result<(Daemon, Vec<BoundListener>, Vec<VolumeSpec>)> {
     if let Err(error) = Descriptors::raise() {
         tracing::warn!(%error, "cannot raise the limit of file descriptors");
@@ -292,14 +297,18 @@ fn start(
     }
     let (volumes, listeners) = (config.volumes.clone(), config.nbd.clone());
     let journals = Journals::new(&config.state, &volumes, overrides.accepted_disks, reliances);
-    let mut daemon = Daemon::new(runtime, (nbd, ublk, vhost), config, tls, journals, ratio);
+    let next = Arc::new(ToNext::new(Arc::clone(&runtime), Arc::clone(&nbd)));
+    previous.set_next(Arc::clone(&next));
+    let mut daemon = Daemon::new(runtime, (nbd, ublk, vhost), next, config, tls, journals, ratio);
     daemon.set_in_use_wait(in_use_wait);
     let (may_be_missing, required) = volumes.into_iter().partition(|spec| spec.config.nofail);
     let required: Vec<VolumeSpec> = required;
     for spec in required {
         manager::add::add(&daemon, spec, &Opening::of(&daemon))?;
     }
-    let bound = listeners.iter().map(|address| daemon.bind(address));
+    let configured: Vec<String> = listeners.iter().map(ToString::to_string).collect();
+    let mut handed = previous.listeners(&configured);
+    let bound = listeners.iter().map(|address| daemon.bind(address, &mut handed));
     let bound = bound.collect::<anyhow::Result<Vec<_>>>()?;
     daemon.set_in_use_wait(Duration::ZERO);
     Ok((daemon, bound, may_be_missing))

@@ -6,15 +6,15 @@
 //! which the successor decides whether it continues with the pool.
 
 use super::memory;
-use crate::keeper;
+use crate::keeper::{self, HandoverTarget, KeeperLink, handover};
 use forebay_api::{ErrorKind, Problem};
 use forebay_config::KeptMemory;
 use rustix::io::ioctl_fionbio;
 use std::ffi::OsString;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{ChildStderr, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time limit of a check, which reads the configuration and looks up the disks' names.
@@ -33,6 +33,16 @@ const MEMORY_VARIABLE: &str = "FOREBAY_SERVER_MEMORY";
 const LIMIT_VARIABLE: &str = "FOREBAY_SERVER_MEMORY_LIMIT";
 const NOW_VARIABLE: &str = "FOREBAY_SERVER_MEMORY_NOW";
 
+/// What a program says after its check if it continues the connections of the server that runs it.
+/// A former version says nothing of that, and could not even listen while connections wait for it.
+const CONTINUES: &str = "continues connections, version";
+
+/// What a check says to the server that runs it, beside its result; `None` if an operator runs it.
+pub(crate) fn announcement() -> Option<String> {
+    let is_of_server = std::env::var_os(MEMORY_VARIABLE).is_some();
+    is_of_server.then(|| format!("{CONTINUES} {}\n", handover::VERSION))
+}
+
 /// The memory of the server that runs this check before an upgrade, if one does.
 pub(super) fn memory_of_server() -> KeptMemory {
     let bytes = |variable| std::env::var(variable).ok().and_then(|text| text.parse().ok());
@@ -49,26 +59,28 @@ pub(super) struct Successor {
     program: PathBuf,
     /// The pool that it will adopt.
     pool: OwnedFd,
+    /// Where it gets connections from.
+    pub(super) target: HandoverTarget,
 }
 
 impl Successor {
-    /// The successor that runs `program` on `pool`; `None` if there is nothing to hand over.
+    /// The successor that runs the program of the keeper on `pool`; `None` if there is nothing to
+    /// hand over.
     ///
     /// # Errors
     /// Fails if the pool's descriptor cannot be duplicated.
-    pub(super) fn new(
-        program: Option<PathBuf>,
-        pool: Option<&OwnedFd>,
-    ) -> io::Result<Option<Self>> {
+    pub(super) fn of(link: &mut KeeperLink, pool: Option<&OwnedFd>) -> io::Result<Option<Self>> {
+        let (program, target) = (link.successor.take(), std::mem::take(&mut link.target));
         let (Some(program), Some(pool)) = (program, pool) else { return Ok(None) };
-        Ok(Some(Self { program, pool: pool.try_clone()? }))
+        Ok(Some(Self { program, pool: pool.try_clone()?, target }))
     }
 
-    /// Checks that the program starts and accepts the current configuration.
+    /// Checks that the program starts and accepts the current configuration. Returns whether it
+    /// continues connections.
     ///
     /// # Errors
     /// The message includes the last line that the program wrote to standard error.
-    pub(super) fn check(&self) -> Result<(), Problem> {
+    pub(super) fn check(&self) -> Result<bool, Problem> {
         let program = &self.program;
         let fail = |message, remedy: &str| Err(Problem::new(ErrorKind::Failed, message, remedy));
         if let Err(reason) = run(Command::new(program).arg("--version")) {
@@ -93,23 +105,42 @@ impl Successor {
                 None => check.env_remove(variable),
             };
         }
-        if let Err(reason) = run(&mut check) {
-            let message = format!("the new program refuses the configuration: {reason}");
-            return fail(message, "correct it, and upgrade again; the running server is unchanged");
+        match run(&mut check) {
+            Ok(output) => {
+                let wanted = format!("{CONTINUES} {}", handover::VERSION);
+                Ok(self.target.is_some() && output.lines().any(|line| line == wanted))
+            }
+            Err(reason) => {
+                let message = format!("the new program refuses the configuration: {reason}");
+                fail(message, "correct it, and upgrade again; the running server is unchanged")
+            }
         }
-        Ok(())
     }
 }
 
-/// Runs a command. If it fails, returns the last line that it wrote to standard error.
-fn run(command: &mut Command) -> Result<(), String> {
-    let command = command.env_remove(keeper::VARIABLE).stdin(Stdio::null()).stdout(Stdio::null());
+impl Successor {
+    /// Logs that connections are closed, as they are not handed over, and why.
+    pub(super) fn log_closing(&self) {
+        let reason = match self.target.is_some() {
+            true => "the new program is a version that does not continue them",
+            false => "the keeper is of a former version, or the unit has FileDescriptorStoreMax=1",
+        };
+        tracing::warn!(reason, "the upgrade closes the connections of NBD clients");
+    }
+}
+
+/// Runs a command, and returns the end of its output. If it fails, returns the last line that it
+/// wrote to standard error.
+fn run(command: &mut Command) -> Result<String, String> {
+    let command = command.env_remove(keeper::VARIABLE).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.stderr(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
-    let mut errors = ErrorOutput::new(child.stderr.take());
+    let mut errors = CommandOutput::new(child.stderr.take());
+    let mut output = CommandOutput::new(child.stdout.take());
     let begin = Instant::now();
     let status = loop {
         let exited = child.try_wait().map_err(|error| error.to_string())?;
         errors.read_written();
+        output.read_written();
         if let Some(status) = exited {
             break status;
         }
@@ -122,23 +153,23 @@ fn run(command: &mut Command) -> Result<(), String> {
         std::thread::sleep(ANSWER_POLL);
     };
     if status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.end).into_owned());
     }
-    let output = String::from_utf8_lossy(&errors.end);
-    let last = output.lines().map(str::trim).rfind(|line| !line.is_empty());
+    let errors = String::from_utf8_lossy(&errors.end);
+    let last = errors.lines().map(str::trim).rfind(|line| !line.is_empty());
     let last = last.map(|line| line.strip_prefix("forebay: ").unwrap_or(line));
     Err(last.map_or_else(|| status.to_string(), str::to_owned))
 }
 
-/// The end of what a program writes to standard error. It is read while the program runs, because a
-/// program that has filled the pipe waits until it is read.
-struct ErrorOutput {
-    pipe: Option<ChildStderr>,
+/// The end of what a program writes to a pipe. It is read while the program runs, because a program
+/// that has filled the pipe waits until it is read.
+struct CommandOutput<P> {
+    pipe: Option<P>,
     end: Vec<u8>,
 }
 
-impl ErrorOutput {
-    fn new(pipe: Option<ChildStderr>) -> Self {
+impl<P: Read + AsFd> CommandOutput<P> {
+    fn new(pipe: Option<P>) -> Self {
         // Does not fail for a pipe. A blocking read would wait for every process that has it open.
         let pipe = pipe.filter(|pipe| ioctl_fionbio(pipe, true).is_ok());
         Self { pipe, end: Vec::new() }
@@ -175,6 +206,7 @@ mod tests {
     fn an_exit_without_a_message_is_reported_by_its_status() {
         let failed = run(Command::new("sh").args(["-c", "exit 3"]));
         assert_eq!(failed, Err("exit status: 3".to_owned()));
-        assert_eq!(run(Command::new("sh").args(["-c", "echo noise >&2"])), Ok(()));
+        let output = run(Command::new("sh").args(["-c", "echo noise >&2; echo said"]));
+        assert_eq!(output.as_deref(), Ok("said\n"));
     }
 }

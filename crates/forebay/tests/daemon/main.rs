@@ -23,6 +23,7 @@ mod full;
 mod gather;
 mod geometry;
 mod grow;
+mod handover;
 mod json;
 mod kept;
 mod libnbd;

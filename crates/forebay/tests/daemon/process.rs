@@ -125,6 +125,14 @@ impl Daemon {
         Self::spawn_kept(command, directory)
     }
 
+    /// Starts a daemon with a keeper that listens also on a TCP port of its choice.
+    pub fn start_kept_on_tcp(directory: &Path, io: &str, volumes: &[String]) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Self::command(program, directory, io, "96MiB", volumes);
+        command.args(["--keeper", "yes", "--nbd", "tcp:127.0.0.1:0"]);
+        Self::spawn_kept(command, directory)
+    }
+
     /// Starts a daemon with a keeper and with environment variables.
     pub fn start_kept_among(
         directory: &Path,
@@ -146,6 +154,18 @@ impl Daemon {
     ) -> Self {
         let mut command = Self::command(program, directory, "auto", memory, volumes);
         command.args(["--keeper", "yes"]);
+        Self::spawn_kept(command, directory)
+    }
+
+    /// As [`Self::start_kept_from`], with environment variables.
+    pub fn start_kept_from_among(
+        program: &Path,
+        directory: &Path,
+        volumes: &[String],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let mut command = Self::command(program, directory, "auto", "64MiB", volumes);
+        command.args(["--keeper", "yes"]).envs(variables.iter().copied());
         Self::spawn_kept(command, directory)
     }
 
@@ -241,6 +261,37 @@ impl Daemon {
         if let Some(stored) = stored {
             command.stdin(Stdio::from(stored));
         }
+        Self::spawn(command, directory.join("nbd.sock"))
+    }
+
+    /// As [`Self::start_under`], with the pool and a queue of connections from the descriptor
+    /// store.
+    pub fn start_with_store(
+        directory: &Path,
+        volume: &str,
+        variables: &[(&str, &str)],
+        stored: Option<(&std::os::fd::OwnedFd, Option<&std::os::fd::OwnedFd>)>,
+    ) -> Self {
+        let Some((pool, queue)) = stored else {
+            return Self::start_under(directory, volume, variables, None);
+        };
+        let Some(queue) = queue else {
+            return Self::start_under(
+                directory,
+                volume,
+                variables,
+                Some(pool.try_clone().unwrap()),
+            );
+        };
+        let mut command = Command::new("sh");
+        let script = "exec 3<&0 4<&1 0</dev/null 1>&2; LISTEN_PID=$$ LISTEN_FDS=2 \
+                      LISTEN_FDNAMES=forebay-pool:forebay-connections exec \"$@\"";
+        command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_forebay")]);
+        command.args(["serve", "--memory", "64MiB", "--workers", "2", "--log", "info"]).args(QUIET);
+        command.args(["--volume", volume, "--state"]).arg(directory.join("state"));
+        command.arg("--nbd").arg(format!("unix:{}", directory.join("nbd.sock").display()));
+        command.envs(variables.iter().copied());
+        command.stdin(pool.try_clone().unwrap()).stdout(queue.try_clone().unwrap());
         Self::spawn(command, directory.join("nbd.sock"))
     }
 
@@ -434,13 +485,18 @@ impl Daemon {
     }
 
     /// Waits until the daemon exits with code 0.
-    pub fn wait(mut self) {
+    pub fn wait(self) {
+        self.wait_for_code(0);
+    }
+
+    /// Waits until the daemon exits with a code.
+    pub fn wait_for_code(mut self, code: i32) {
         let mut status = None;
         wait_until("the daemon exits", PATIENCE, || {
             status = self.exit_status();
             status.is_some()
         });
-        assert!(status.is_some_and(|status| status.success()), "{status:?}");
+        assert_eq!(status.and_then(|status| status.code()), Some(code), "{status:?}");
     }
 
     /// Resident set size in bytes: current and peak.

@@ -11,6 +11,7 @@ mod requests;
 mod round_trip;
 mod seeds;
 mod server;
+mod session;
 mod tls;
 
 use crate::{

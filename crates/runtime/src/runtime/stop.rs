@@ -4,13 +4,14 @@
 use super::Runtime;
 use crate::error::{Stall, VolumeError, VolumeResult};
 use crate::service::{POLL, flush, flush_all, outstanding, save, save_all, wait_until_idle};
-use crate::shared::Volume;
+use crate::shared::{Shared, Volume};
 use crate::warm_up::LastSave;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a pause waits for requests in flight, and then for the workers.
+/// How long a pause waits for clients to leave, then for requests in flight, and then for the
+/// workers.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl Runtime {
@@ -78,15 +79,23 @@ impl Runtime {
     }
 
     /// Ends the workers without a flush, so that another process can adopt the pool. Requests in
-    /// flight have a moment to complete. Volumes in memory are saved to their images.
+    /// flight have a moment to complete; the front ends hand over the clients that have none then.
+    /// Volumes in memory are saved to their images.
     ///
     /// # Errors
     /// When the runtime is stopping already, or an image cannot be written. In the latter case
-    /// clients were disconnected, and are served again when they reconnect.
+    /// clients were handed over or disconnected. The runtime serves those again that the caller
+    /// takes back, and those that reconnect.
     pub fn pause(&self) -> Result<(), VolumeError> {
         let shared = &*self.shared;
-        shared.stopping.store(true, Ordering::Relaxed);
         shared.run_on(0, |tasks| tasks.accept(false))?;
+        // Before requests are refused: those that have begun to arrive are carried out.
+        shared.run_on_all(|tasks| tasks.hand_over_clients())?;
+        let until = Instant::now() + PAUSE;
+        while has_leaving_clients(shared)? && Instant::now() < until {
+            std::thread::sleep(POLL);
+        }
+        shared.stopping.store(true, Ordering::Relaxed);
         shared.run_on_all(|tasks| tasks.drain_clients(None))?;
         let until = Instant::now() + PAUSE;
         while outstanding(shared, None)?.is_busy() && Instant::now() < until {
@@ -108,6 +117,12 @@ impl Runtime {
         self.crew.wait(PAUSE);
         Ok(())
     }
+}
+
+/// Whether clients have to leave that have not yet.
+fn has_leaving_clients(shared: &Shared) -> Result<bool, VolumeError> {
+    let counts = shared.run_on_all(|tasks| tasks.leaving_clients())?;
+    Ok(counts.iter().any(|&clients| clients > 0))
 }
 
 /// Dirty data that a volume's disk did not take before an exit.

@@ -219,6 +219,7 @@ fn info_of(id: VolumeId, settings: &VolumeSettings) -> VolumeInfo {
     VolumeInfo {
         id,
         name: settings.name.clone(),
+        identity: settings.identity,
         description: settings.config.description.clone().unwrap_or_default(),
         size_bytes: description.size_bytes(),
         read_only: settings.config.read_only || description.read_only,

@@ -105,6 +105,12 @@ pub(crate) trait Tasks {
     /// Drains the clients of a volume, or all: answers their requests, then disconnects them.
     fn drain_clients(&mut self, volume: Option<VolumeId>);
 
+    /// Has the clients leave for the next process that their front ends can hand over.
+    fn hand_over_clients(&mut self);
+
+    /// The number of clients that have to leave, and have not yet.
+    fn leaving_clients(&self) -> usize;
+
     /// Disconnects the remaining clients without waiting for their requests.
     fn drop_clients(&mut self, volume: Option<VolumeId>);
 

@@ -22,7 +22,7 @@ use crate::journal::distance;
 use crate::platform::reactor::{Event, Reactor};
 use crate::protect::patrol::Patrol;
 use crate::shared::{Inbox, Message, Shared};
-use forebay_frontend::{FrontEnd, FrontEndEvent, SocketEvent};
+use forebay_frontend::{ClientId, FrontEnd, FrontEndEvent, SocketEvent};
 use forebay_volume::Dispatcher;
 use io::{Ended, Ios};
 use needs::PendingNeeds;
@@ -45,6 +45,8 @@ pub(crate) struct Worker<R: Reactor, F> {
     next_tick: Instant,
     patrol: Patrol,
     polling: Polling,
+    /// Clients that were asked to leave for the next process.
+    leaving: Vec<ClientId>,
     /// The loop ends once no request and no I/O is in flight.
     stopping: bool,
     /// The loop ends although requests are unanswered, once no I/O is in flight.
@@ -81,6 +83,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             messages: Vec::new(),
             next_tick: now,
             polling: Polling::new(now),
+            leaving: Vec::new(),
             stopping: false,
             abandons_requests: false,
         })

@@ -102,6 +102,19 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         }
     }
 
+    fn hand_over_clients(&mut self) {
+        let mut clients = self.host.clients.of(None);
+        clients.retain(|&client| {
+            let (front, mut context) = self.parts();
+            front.hand_over_client(&mut context, client)
+        });
+        self.leaving = clients;
+    }
+
+    fn leaving_clients(&self) -> usize {
+        self.leaving.iter().filter(|&&client| self.host.clients.has(client)).count()
+    }
+
     fn drop_clients(&mut self, volume: Option<VolumeId>) {
         for client in self.host.clients.of(volume) {
             let (front, mut context) = self.parts();

@@ -131,7 +131,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// As [`Client::enter`]; `None` if the server ends the connection.
-    fn try_enter(mut stream: S, config: &ExportConfig) -> Option<Result<Self, OpenFailure>> {
+    pub fn try_enter(mut stream: S, config: &ExportConfig) -> Option<Result<Self, OpenFailure>> {
         let mut handshake = ClientHandshake::new(config.clone());
         let (mut input, mut out) = (Vec::new(), Vec::new());
         match try_advance(&mut stream, &mut handshake, &mut input, &mut out)? {

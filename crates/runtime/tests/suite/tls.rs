@@ -32,6 +32,7 @@ on_both_engines! {
     plain_text_after_starttls_is_ignored,
     options_negotiated_before_tls_are_reset,
     the_end_of_a_session_sends_close_notify,
+    a_session_that_cannot_go_over_is_ended_with_close_notify,
     a_renewed_certificate_serves_new_clients,
     garbage_instead_of_tls_ends_the_connection,
     bytes_after_the_end_of_tls_do_not_hang_the_worker,
@@ -314,6 +315,27 @@ fn the_end_of_a_session_sends_close_notify(engine: Engine) {
     let client = enter(connect(&socket), &tls, &config("disk")).unwrap();
     server.runtime.stop(|_| {}).unwrap();
     assert_eq!(ends_well(client), Ok(0), "when the server stops");
+}
+
+fn a_session_that_cannot_go_over_is_ended_with_close_notify(engine: Engine) {
+    let (authority, server, socket) = certified_server(engine, Tls::Selective, false);
+    let mut encrypted = enter(connect(&socket), &authority.client(None), &config("disk")).unwrap();
+    let mut plain = Client::enter(connect(&socket), &config("disk")).unwrap();
+    let mut negotiating = greeted(&socket);
+    encrypted.read(0, 512).unwrap();
+    plain.read(0, 512).unwrap();
+    server.nbd.begin_handover();
+    server.runtime.pause().unwrap();
+    let (handed, closed) = server.nbd.end_handover();
+    assert!(handed.len() == 1 && handed[0].session.is_some(), "{handed:?}");
+    assert_eq!(closed, 2);
+    let end = encrypted.stream.read(&mut [0; 16]);
+    assert_eq!(end.map_err(|error| error.kind()), Ok(0), "the end of TLS is announced");
+    assert_eq!(negotiating.read(&mut [0; 16]).unwrap_or(0), 0);
+    // The socket of the other one is still open.
+    plain.stream.set_read_timeout(Some(std::time::Duration::from_millis(50))).unwrap();
+    let waits = plain.stream.read(&mut [0; 16]).unwrap_err().kind();
+    assert_eq!(waits, std::io::ErrorKind::WouldBlock);
 }
 
 fn a_renewed_certificate_serves_new_clients(engine: Engine) {

@@ -7,15 +7,10 @@ use forebay_control::{ClientManager, DeviceManager};
 use forebay_frontend::check_can_serve_io;
 use forebay_frontend_ublk::{Device, DeviceError};
 use forebay_types::{SECTOR_BYTES, TlsUse};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
-
-/// Identifies this process among those that have served. 53 bits, so that every reader of JSON can
-/// represent it.
-static INSTANCE: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish() >> 11);
+use std::sync::atomic::Ordering;
 
 /// The block devices of a server.
 pub(super) struct ServedDevices<'a>(pub(super) &'a Daemon);
@@ -74,7 +69,12 @@ fn connect(
              of memory may make them wait for the block device that they serve"
         );
     }
-    Ok(ConnectedDevice { device, instance: *INSTANCE, unix, tcp })
+    Ok(ConnectedDevice { device, instance: instance(daemon), unix, tcp })
+}
+
+/// Identifies this server, and those whose clients it has taken over.
+fn instance(daemon: &Daemon) -> u64 {
+    daemon.to_next.instance().load(Ordering::Relaxed)
 }
 
 /// Refuses a volume that is available over TLS only.
@@ -95,7 +95,7 @@ fn check_plain(daemon: &Daemon, name: &str) -> Result<(), Problem> {
 /// Refuses another connection while requests of an earlier one are in flight: a write of them would
 /// be carried out after its repetition, and after newer ones.
 fn check_replaceable(daemon: &Daemon, name: &str, request: &ConnectDevice) -> Result<(), Problem> {
-    let Some(earlier) = request.replaces.filter(|it| it.instance == *INSTANCE) else {
+    let Some(earlier) = request.replaces.filter(|it| it.instance == instance(daemon)) else {
         return Ok(());
     };
     let is_there = daemon.clients.list().clients.iter().any(|it| it.id == earlier.client);

@@ -104,6 +104,18 @@ impl Sockets for EpollReactor {
         self.try_fill(fd);
     }
 
+    fn stop_input(&mut self, conn: u32, fd: RawFd) {
+        let Some(requested) = self.requested.get_mut(&fd) else { return };
+        if std::mem::take(&mut requested.receive) {
+            let (buffer, result) = (None, cancelled());
+            self.events.push_back(Event::Received { conn, buffer, result, more: false });
+        }
+        if requested.fill.take().is_some() {
+            self.events.push_back(Event::Filled { conn, result: cancelled() });
+        }
+        self.starved.retain(|&other| other != fd);
+    }
+
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr) {
         let mut iovecs = self.spare.pop().unwrap_or_default();
         // SAFETY: the caller keeps the message and what it points to until the event.
@@ -406,6 +418,10 @@ impl Sending {
             self.next += 1;
         }
     }
+}
+
+fn cancelled() -> io::Result<usize> {
+    Err(io::Error::from_raw_os_error(libc::ECANCELED))
 }
 
 fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {

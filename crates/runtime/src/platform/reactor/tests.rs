@@ -36,6 +36,7 @@ on_both_reactors! {
     a_turn_allocates_nothing,
     a_counter_is_reported_until_its_watch_ends,
     a_look_ends_with_the_first_event,
+    input_that_is_stopped_ends_and_leaves_later_bytes_in_the_socket,
 }
 
 /// Many more than the receive buffers.
@@ -310,4 +311,67 @@ fn a_counter_is_reported_until_its_watch_ends<R: Reactor>() {
     assert_eq!(counter_event(&mut reactor), Some((0, false)), "of the other counter");
     reactor.watch_counter(1, counters[1].as_raw_fd());
     assert_eq!(counter_event(&mut reactor), Some((1, false)), "it was not reset before");
+}
+
+/// The events of connection 0 until there is none within a few waits.
+fn ended_input<R: Reactor>(reactor: &mut R) -> (usize, usize, bool) {
+    let (mut received, mut ends, mut is_armed) = (0, 0, false);
+    for _ in 0..5 {
+        reactor.wait(Duration::from_millis(5)).unwrap();
+        while let Some(event) = reactor.event() {
+            match event {
+                Event::Received { conn: 0, buffer, result, more } => {
+                    received += result.unwrap_or(0);
+                    is_armed = more;
+                    ends += usize::from(!more);
+                    if let Some(buffer) = buffer {
+                        reactor.recycle(buffer);
+                    }
+                }
+                Event::Filled { conn: 0, result } => {
+                    received += result.unwrap_or(0);
+                    ends += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    (received, ends, is_armed)
+}
+
+fn input_that_is_stopped_ends_and_leaves_later_bytes_in_the_socket<R: Reactor>() {
+    let (mut reactor, _wake) = reactor::<R>();
+    let (ours, theirs) = pair();
+    let in_socket = || rustix::io::ioctl_fionread(&ours).unwrap();
+    for sends_before in [false, true] {
+        // A receive that waits for bytes, or has just reported some.
+        reactor.receive(0, ours.as_raw_fd());
+        reactor.wait(Duration::from_millis(5)).unwrap();
+        if sends_before {
+            send(&theirs, &[1; 3], SendFlags::empty()).unwrap();
+        }
+        reactor.stop_input(0, ours.as_raw_fd());
+        let (received, ends, is_armed) = ended_input(&mut reactor);
+        assert!(ends == 1 && !is_armed, "{ends} ends");
+        assert_eq!(received as u64 + in_socket(), if sends_before { 3 } else { 0 });
+        send(&theirs, &[2; 5], SendFlags::empty()).unwrap();
+        assert_eq!(ended_input(&mut reactor), (0, 0, false), "nothing more is received");
+        recv(&ours, &mut [0; 16][..], RecvFlags::empty()).unwrap();
+        // A fill of a message.
+        let mut bytes = [0u8; 8];
+        let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 8 };
+        // SAFETY: an all-zero message header is an empty one.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
+        reactor.fill(0, ours.as_raw_fd(), &raw mut message);
+        reactor.wait(Duration::from_millis(5)).unwrap();
+        reactor.stop_input(0, ours.as_raw_fd());
+        assert_eq!(ended_input(&mut reactor), (0, 1, false));
+        send(&theirs, &[3; 5], SendFlags::empty()).unwrap();
+        assert_eq!(ended_input(&mut reactor), (0, 0, false), "nothing is filled");
+        assert_eq!(in_socket(), 5);
+        recv(&ours, &mut [0; 16][..], RecvFlags::empty()).unwrap();
+    }
+    reactor.stop_input(0, ours.as_raw_fd());
+    assert_eq!(ended_input(&mut reactor), (0, 0, false), "there was no input to stop");
 }

@@ -77,6 +77,8 @@ struct Receiver {
     heard: Heard,
     /// The receive is being cancelled and will be repeated; the cancellation is not reported.
     renewing: bool,
+    /// The receive is being cancelled, and is not repeated for lack of a buffer.
+    stopping: bool,
 }
 
 /// When an armed receive last reported bytes.
@@ -91,7 +93,7 @@ enum Heard {
 }
 
 impl Receiver {
-    const NONE: Self = Self { fd: -1, heard: Heard::Never, renewing: false };
+    const NONE: Self = Self { fd: -1, heard: Heard::Never, renewing: false, stopping: false };
 }
 
 impl Sockets for UringReactor {
@@ -125,6 +127,20 @@ impl Sockets for UringReactor {
     fn fill(&mut self, conn: u32, fd: RawFd, message: *mut libc::msghdr) {
         let entry = opcode::RecvMsg::new(Fd(fd), message).build();
         self.push(entry.user_data(user_data(FILL, conn)));
+    }
+
+    fn stop_input(&mut self, conn: u32, fd: RawFd) {
+        let receiver = place(&mut self.connections, conn, Receiver::NONE);
+        (receiver.renewing, receiver.stopping) = (false, true);
+        let waiting = self.starved.len();
+        self.starved.retain(|&(_, other)| other != fd);
+        if self.starved.len() < waiting {
+            self.receive_cancelled(conn);
+        }
+        for kind in [RECEIVE, FILL] {
+            let entry = opcode::AsyncCancel::new(user_data(kind, conn)).build();
+            self.push(entry.user_data(user_data(CANCEL, conn)));
+        }
     }
 
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr) {
@@ -439,7 +455,12 @@ impl UringReactor {
         let fd = receiver.fd;
         receiver.heard = if more { Heard::Recently } else { Heard::Never };
         let is_renewed = !more && std::mem::take(&mut receiver.renewing);
+        let stopping = receiver.stopping;
         match result.as_ref().err().and_then(io::Error::raw_os_error) {
+            Some(libc::ENOBUFS) if stopping => {
+                self.receive_cancelled(conn);
+                return;
+            }
             Some(libc::ENOBUFS) => {
                 self.starved.push_back((conn, fd));
                 return;
@@ -453,6 +474,12 @@ impl UringReactor {
         self.buffers.lent += u32::from(buffer.is_some());
         assert!(self.buffers.lent <= u32::from(BUFFERS), "a buffer is lent once at a time");
         self.events.push_back(Event::Received { conn, buffer, result, more });
+    }
+
+    /// Reports the end of a receive that is not armed.
+    fn receive_cancelled(&mut self, conn: u32) {
+        let result = Err(io::Error::from_raw_os_error(libc::ECANCELED));
+        self.events.push_back(Event::Received { conn, buffer: None, result, more: false });
     }
 
     fn cancel_receive(&mut self, conn: u32) {
@@ -474,7 +501,7 @@ impl UringReactor {
                 Heard::Recently => Heard::Before,
                 _ => Heard::Never,
             };
-            if heard == Heard::Before {
+            if heard == Heard::Before && !receiver.stopping {
                 receiver.renewing = true;
                 self.cancel_receive(conn as u32);
             }

@@ -56,6 +56,10 @@ impl Sockets for Deaf {
         self.0.fill(conn, fd, message);
     }
 
+    fn stop_input(&mut self, conn: u32, fd: RawFd) {
+        self.0.stop_input(conn, fd);
+    }
+
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr) {
         self.0.send(conn, fd, message);
     }

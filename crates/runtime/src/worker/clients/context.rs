@@ -11,9 +11,9 @@ use crate::shared::{DirtyRanges, PendingQuery, Served, Shared, SlowRequest, Volu
 use crate::worker::{Token, WorkerHost};
 use forebay_engine::{LineKey, Slot, Uncached};
 use forebay_frontend::{
-    ClientId, ClientRequest, ClientTimeouts, Clients, DriverCommand, ExtentQuery, FrontEnd,
-    LookAhead, Memory, PayloadReservation, Peer, Pins, PoolAccess, Quota, Refusal, RequestSink,
-    Staged, TryLater, VolumeInfo, WorkerContext,
+    ClientHistory, ClientId, ClientRequest, ClientTimeouts, Clients, DriverCommand, ExtentQuery,
+    FrontEnd, LookAhead, Memory, PayloadReservation, Peer, Pins, PoolAccess, Quota, Refusal,
+    RequestSink, Staged, TryLater, VolumeInfo, WorkerContext,
 };
 use forebay_types::limits::CONNECTIONS_MAX;
 use forebay_types::{ByteRange, Extent, IoError, IoResult, LINE_BYTES, VolumeId};
@@ -427,6 +427,16 @@ impl<R: Reactor> Clients for Context<'_, R> {
         let id = shared.clients_joined.fetch_add(1, Ordering::Relaxed) + 1;
         let (peer, joined) = (peer.clone(), Some(Instant::now()));
         clients.insert(Client { id, peer, joined, ..Client::default() })
+    }
+
+    fn history(&self, client: ClientId) -> ClientHistory {
+        self.host.clients.get(client).map(Client::history).unwrap_or_default()
+    }
+
+    fn continue_history(&mut self, client: ClientId, history: ClientHistory) {
+        if let Some(client) = self.host.clients.get_mut(client) {
+            client.continue_history(history);
+        }
     }
 
     fn enter(&mut self, client: ClientId, volume: VolumeId, is_encrypted: bool) -> bool {

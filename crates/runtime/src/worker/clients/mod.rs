@@ -21,7 +21,7 @@ pub(crate) use waiting::{has_left, waiting};
 use crate::budget::{Queue, Waiter};
 use crate::shared::{ConnectedClient, Shared, Volume};
 use forebay_engine::LineHits;
-use forebay_frontend::{ClientId, ClientRequest, Memory, Peer};
+use forebay_frontend::{ClientHistory, ClientId, ClientRequest, Memory, Peer};
 use forebay_types::limits::CONNECTION_REQUESTS_MAX;
 use forebay_types::{IoError, IoResult, VolumeId};
 use forebay_volume::{Completion, CompletionBatch, CompletionQueue, RequestKind};
@@ -100,6 +100,18 @@ impl Client {
             RequestKind::Write { .. } => self.done_bytes[1] += request.range.len,
             _ => {}
         }
+    }
+
+    fn history(&self) -> ClientHistory {
+        let age = self.joined.map(|joined| joined.elapsed()).unwrap_or_default();
+        ClientHistory { id: self.id, age, done_bytes: self.done_bytes }
+    }
+
+    /// Continues the history of a client that another process has served.
+    fn continue_history(&mut self, history: ClientHistory) {
+        self.id = history.id;
+        self.done_bytes = history.done_bytes;
+        self.joined = self.joined.map(|now| now.checked_sub(history.age).unwrap_or(now));
     }
 
     fn listed(&self) -> ConnectedClient {
@@ -203,6 +215,11 @@ impl ClientTable {
     /// The number of requests that were answered to clients so far.
     pub(crate) const fn answered(&self) -> u64 {
         self.answered
+    }
+
+    /// Whether a client is connected.
+    pub(crate) fn has(&self, id: ClientId) -> bool {
+        self.get(id).is_some()
     }
 
     /// The number of clients.

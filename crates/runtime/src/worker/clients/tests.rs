@@ -215,6 +215,10 @@ impl FrontEnd for Direct {
         cx.leave(client, true);
     }
 
+    fn hand_over_client<C: WorkerContext>(&mut self, _: &mut C, _: ClientId) -> bool {
+        false
+    }
+
     fn drop_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
         cx.leave(client, true);
     }

@@ -51,6 +51,10 @@ impl Sockets for Recording {
         self.sockets.fill(conn, fd, message);
     }
 
+    fn stop_input(&mut self, conn: u32, fd: RawFd) {
+        self.sockets.stop_input(conn, fd);
+    }
+
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr) {
         self.sockets.send(conn, fd, message);
     }
