@@ -184,7 +184,7 @@ fn every_other_setting_needs_a_restart() {
             "settings are changed: memory=1GiB,memory-min=64MiB,memory-max=2GiB,\
              memory-reserve=1GiB,cache-ratio=25:75,background=full",
             "the log level is now warn",
-            "nbd stays unix:/s/nbd.sock: restart forebay to change it to tcp:x:1, tcp:x:2",
+            "nbd is now tcp:x:1, tcp:x:2, before unix:/s/nbd.sock",
             "state stays /s: restart forebay to change it to /t",
             "workers stays auto: restart forebay to change it to 2",
             "io stays auto: restart forebay to change it to epoll",
@@ -206,8 +206,20 @@ fn a_reload_keeps_what_is_in_effect_and_reports_the_rest_again() {
     let mut kept = old.clone();
     kept.apply_live(new.clone(), &[], |_| true);
     assert_eq!((diff(&old, &kept), diff(&kept, &new)), (applied, waiting));
-    assert_eq!((&kept.nbd, &kept.tls, &kept.state), (&old.nbd, &old.tls, &old.state));
+    assert_eq!((&kept.nbd, &kept.tls, &kept.state), (&new.nbd, &old.tls, &old.state));
     assert_eq!((&kept.volumes, kept.log, kept.memory), (&new.volumes, new.log, new.memory));
+}
+
+#[test]
+fn the_default_address_stays_while_another_state_directory_waits_for_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("forebay.toml");
+    std::fs::write(&file, "state = '/s'").unwrap();
+    let source = SettingsSource { file: Some(file.clone()), ..SettingsSource::default() };
+    let old = source.load().unwrap();
+    std::fs::write(&file, "state = '/t'").unwrap();
+    let new = old.reload().unwrap();
+    assert_eq!(sentences(&old, &new), ["state stays /s: restart forebay to change it to /t"]);
 }
 
 #[test]

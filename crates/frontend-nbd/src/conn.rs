@@ -2,6 +2,7 @@
 //! in the order of their completion.
 
 use crate::intake::{DIRECT_BYTES_MIN, Intake, PartialWrite};
+use crate::listener::Admission;
 use crate::output::ReplyOutput;
 use crate::pieces::Pieces;
 use crate::tls::TlsSession;
@@ -35,6 +36,8 @@ pub(crate) struct Skip {
 pub(crate) struct Conn {
     pub socket: OwnedFd,
     pub listener: u32,
+    /// The listener counts the connection while this exists.
+    _admission: Admission,
     /// The client's address, for the log.
     pub peer: Peer,
     /// The name of the volume that the client has chosen, for the log.
@@ -90,7 +93,7 @@ impl Conn {
     /// A connection at the start of its handshake.
     pub(crate) fn new(
         socket: OwnedFd,
-        listener: u32,
+        (listener, admission): (u32, Admission),
         (client, peer): (ClientId, Peer),
         handshake: Handshake,
     ) -> Self {
@@ -98,6 +101,7 @@ impl Conn {
             peer,
             socket,
             listener,
+            _admission: admission,
             volume: None,
             client,
             phase: ConnPhase::Handshake(Box::new(handshake)),

@@ -61,7 +61,7 @@ impl<C: WorkerContext> Serving<'_, C> {
                 if let Err(error) = &outcome {
                     // The connection drains first, so that the client gets the TLS alert.
                     let listener = self.nbd.listeners.get(conn.listener as usize);
-                    let listener = listener.and_then(Option::as_ref).map(|it| it.address());
+                    let listener = listener.and_then(Option::as_ref).map(|it| &*it.address);
                     tracing::info!(client = %conn.peer, listener, %error, "TLS session failed");
                     conn.drain();
                 }

@@ -27,7 +27,7 @@ mod tls;
 pub use accounts::{group_id, user_id, user_name};
 pub use forebay_nbd::Tls;
 pub use listener::{Listener, TlsSetup};
-pub use server::{NbdMessage, NbdServer};
+pub use server::{ListenerId, NbdMessage, NbdServer};
 
 use conn::{Conn, ConnPhase};
 use forebay_frontend::{
@@ -37,11 +37,15 @@ use forebay_frontend::{
 use forebay_nbd::{Handshake, HandshakeConfig};
 use forebay_types::Extent;
 use forebay_volume::Reply;
-use listener::{is_local, peer_of};
+use listener::{Admission, is_local, peer_of};
 use output::ReplyOutput;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use table::Connections;
+
+/// Ticks after which the socket of a listener is closed that accepts no clients any more. One may
+/// come in the turn that asked the kernel to stop accepting, before the kernel knows of it.
+const CLOSE_TICKS: u32 = 2;
 
 /// The NBD front end of one worker.
 pub struct NbdFrontEnd {
@@ -52,6 +56,9 @@ pub struct NbdFrontEnd {
     /// Listeners that failed to accept a client. The next tick retries them, because a shortage of
     /// descriptors or memory lasts a while.
     accept_later: Vec<u32>,
+    /// Listeners that accept no clients any more, and the ticks until their sockets are closed:
+    /// first, the kernel has to take what this turn asks for.
+    closing: Vec<(u32, u32)>,
     /// Connections closed by force, by number, whose memory the kernel may still use.
     abandoned: Vec<(u32, Box<Conn>)>,
     /// Whether the kernel knows that this thread serves I/O.
@@ -71,9 +78,28 @@ impl NbdFrontEnd {
             conns: Connections::default(),
             listeners: Vec::new(),
             accept_later: Vec::new(),
+            closing: Vec::new(),
             abandoned: Vec::new(),
             serves_io: false,
         }
+    }
+
+    fn is_closing(&self, listener: u32) -> bool {
+        self.server.listener(listener).is_none_or(|listener| listener.is_closing())
+    }
+
+    /// Closes the sockets of listeners that accept no clients any more, once nothing uses them.
+    fn close_sockets(&mut self) {
+        let server = &self.server;
+        self.closing.retain_mut(|(number, ticks)| {
+            *ticks = ticks.saturating_sub(1);
+            if *ticks == 0
+                && let Some(listener) = server.listener(*number)
+            {
+                listener.close();
+            }
+            *ticks > 0
+        });
     }
 
     const fn with<'a, C: WorkerContext>(&'a mut self, cx: &'a mut C) -> Serving<'a, C> {
@@ -109,6 +135,7 @@ impl FrontEnd for NbdFrontEnd {
         match message {
             NbdMessage::Connection { socket, listener } => self.with(cx).serve(socket, listener),
             NbdMessage::Listen { listener } => self.with(cx).listen(listener),
+            NbdMessage::Close { listener } => self.with(cx).close_listener(listener),
         }
     }
 
@@ -152,6 +179,7 @@ impl FrontEnd for NbdFrontEnd {
         for listener in std::mem::take(&mut self.accept_later) {
             self.with(cx).listen(listener);
         }
+        self.close_sockets();
         for conn in self.conns.all() {
             self.with(cx).check_deadlines(conn);
         }
@@ -186,9 +214,22 @@ impl FrontEnd for NbdFrontEnd {
 impl<C: WorkerContext> Serving<'_, C> {
     /// Starts accepting clients at a listener.
     fn listen(&mut self, number: u32) {
-        if let Some(listener) = self.nbd.server.listener(number) {
-            self.cx.sockets().accept(number, listener.fd());
+        let listener = self.nbd.server.listener(number);
+        if let Some(fd) = listener.and_then(|listener| listener.open_fd()) {
+            self.cx.sockets().accept(number, fd);
         }
+    }
+
+    /// Stops accepting clients at a listener, after those that have connected already.
+    fn close_listener(&mut self, number: u32) {
+        let Some(listener) = self.nbd.server.listener(number) else { return };
+        let Some(fd) = listener.fd() else { return };
+        self.cx.sockets().stop_accepting(number, fd);
+        while let Some(client) = listener.next_waiting() {
+            self.on_accepted(number, Ok(client));
+        }
+        listener.refuse();
+        self.nbd.closing.push((number, CLOSE_TICKS));
     }
 
     /// Passes a new client to the worker with the fewest clients.
@@ -197,6 +238,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             Ok(socket) => socket,
             // `stop_accepting` has cancelled the operation.
             Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => return,
+            Err(_) if self.nbd.is_closing(listener) => return,
             Err(error) => {
                 tracing::warn!(%error, "accept failed, trying again later");
                 self.nbd.accept_later.push(listener);
@@ -222,6 +264,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             listeners.resize(listener as usize + 1, None);
         }
         settings.prepare(&socket);
+        let admission = Admission::by(&settings);
         let mut handshake = Handshake::new(HandshakeConfig { tls: settings.tls_policy });
         listeners[listener as usize] = Some(settings);
         let mut greeting = ReplyOutput::default();
@@ -233,7 +276,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             self.nbd.serves_io = serve_io_on_this_thread().is_ok();
         }
         let client = self.cx.join(&peer);
-        let mut conn = Conn::new(socket, listener, (client, peer), handshake);
+        let mut conn = Conn::new(socket, (listener, admission), (client, peer), handshake);
         conn.queued = greeting;
         conn.deadline = Some(self.cx.client_time() + self.cx.client_timeouts().handshake);
         let fd = conn.socket.as_raw_fd();

@@ -6,8 +6,10 @@ use forebay_config::{Listen, SocketAccess, TlsMode, TlsSettings};
 use forebay_control::{SocketError, SocketFile, SocketRights, listen_at};
 use forebay_frontend_nbd::{Listener, Tls, TlsSetup, group_id, user_id};
 use rustix::fs::{Gid, Mode, Uid};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,15 +17,80 @@ use std::time::{Duration, Instant};
 /// Time between two attempts to bind an address that is in use.
 const IN_USE_POLL: Duration = Duration::from_millis(20);
 
+/// Connections that may wait to be accepted at a TCP port.
+const BACKLOG: i32 = 4096;
+
 /// A listening socket and its address in the syntax of `--nbd`.
 pub(super) struct BoundListener {
     pub listener: Listener,
+    pub configured: Listen,
+    /// With the port that the system has chosen.
     pub address: String,
     /// The file of a Unix socket, removed at shutdown.
     pub file: Option<SocketFile>,
+    pub port: Option<TakenPort>,
 }
 
-/// Listens at an address. Retries an address that is in use for up to `wait`.
+/// A second descriptor of a listening TCP socket. With it, a socket that is to replace this one can
+/// listen at the same port while this one still does, as with `tcp:[::]:10809` after
+/// `tcp:127.0.0.1:10809`.
+pub(super) struct TakenPort {
+    socket: OwnedFd,
+    number: u16,
+}
+
+impl TakenPort {
+    /// # Errors
+    /// The process has too many descriptors.
+    pub(super) fn of(socket: impl AsFd, address: SocketAddr) -> io::Result<Self> {
+        let socket = socket.as_fd().try_clone_to_owned()?;
+        Ok(Self { socket, number: address.port() })
+    }
+
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { socket: self.socket.try_clone()?, number: self.number })
+    }
+
+    /// Lets other sockets of this user listen at the port, which no other program may do later.
+    fn share(&self, shares: bool) -> io::Result<()> {
+        Ok(sockopt::set_socket_reuseport(&self.socket, shares)?)
+    }
+}
+
+/// Listens at the first possible one of `addresses`, all with this port, at which sockets listen
+/// that are to be replaced. `None` if there are none.
+fn bind_beside(
+    addresses: &[SocketAddr],
+    port: u16,
+    replaced: &[TakenPort],
+) -> Option<io::Result<TcpListener>> {
+    let beside: Vec<_> = replaced.iter().filter(|it| it.number == port).collect();
+    if beside.is_empty() {
+        return None;
+    }
+    let shared = beside.iter().try_for_each(|it| it.share(true));
+    let bound = addresses.iter().map(|address| bind_shared(*address));
+    let bound = shared.and_then(|()| {
+        bound.reduce(Result::or).unwrap_or_else(|| Err(ErrorKind::AddrNotAvailable.into()))
+    });
+    // Only this program may listen there, and only now.
+    let unshared = beside.iter().try_for_each(|it| it.share(false));
+    Some(unshared.and(bound))
+}
+
+fn bind_shared(address: SocketAddr) -> io::Result<TcpListener> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    sockopt::set_socket_reuseport(&socket, false)?;
+    Ok(socket.into())
+}
+
+/// Listens at an address. Retries an address that is in use for up to `wait`. Sockets that are to
+/// be `replaced` do not count.
 ///
 /// # Errors
 /// Fails if the address cannot be bound, if its user or group is unknown, or if other machines
@@ -33,7 +100,9 @@ pub(super) fn bind(
     settings: &TlsSettings,
     tls: Option<&TlsSetup>,
     wait: Duration,
+    replaced: &[TakenPort],
 ) -> anyhow::Result<BoundListener> {
+    let configured = address.clone();
     let policy = match settings.mode {
         TlsMode::Off => Tls::Off,
         TlsMode::Selective => Tls::Selective,
@@ -43,15 +112,17 @@ pub(super) fn bind(
         Listen::Unix { .. } => {
             let (socket, file) = bind_unix(address, wait)?;
             let listener = Listener::new(socket.into(), false, policy, tls.cloned());
-            Ok(BoundListener { listener, address: address.to_string(), file: Some(file) })
+            let address = address.to_string();
+            Ok(BoundListener { listener, configured, address, file: Some(file), port: None })
         }
         Listen::Tcp { host, port } => {
-            let (socket, bound) = bind_tcp(host, *port, wait, "--nbd tcp:HOST:PORT")?;
+            let (socket, bound) = bind_tcp(host, *port, wait, "--nbd tcp:HOST:PORT", replaced)?;
             check_encryption(address, bound.ip(), settings)?;
             socket.set_nonblocking(true)?;
+            let taken = Some(TakenPort::of(&socket, bound)?);
             let listener = Listener::new(socket.into(), true, policy, tls.cloned());
             let address = Listen::Tcp { host: host.clone(), port: bound.port() }.to_string();
-            Ok(BoundListener { listener, address, file: None })
+            Ok(BoundListener { listener, configured, address, file: None, port: taken })
         }
     }
 }
@@ -106,7 +177,7 @@ pub(super) fn check_rights(address: &Listen) -> anyhow::Result<()> {
 }
 
 /// The rights of a Unix socket, with the numbers of its user and group.
-fn rights(address: &Listen, access: &SocketAccess) -> anyhow::Result<SocketRights> {
+pub(super) fn rights(address: &Listen, access: &SocketAccess) -> anyhow::Result<SocketRights> {
     Ok(SocketRights {
         mode: access.effective_mode().map(Mode::from_raw_mode),
         owner: account(address, "user", access.owner.as_deref(), user_id)?.map(Uid::from_raw),
@@ -193,7 +264,8 @@ pub(super) fn bind_remedy(error: ErrorKind, option: &str) -> String {
 }
 
 /// Listens at a TCP address. Retries an address that is in use for up to `wait`. `option` is the
-/// option of the command line that chooses another one.
+/// option of the command line that chooses another one. Sockets that are to be `replaced` do not
+/// count.
 ///
 /// # Errors
 /// Fails if the host is unknown, or the address cannot be bound.
@@ -202,11 +274,16 @@ pub(super) fn bind_tcp(
     port: u16,
     wait: Duration,
     option: &str,
+    replaced: &[TakenPort],
 ) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let what = || cannot_listen(host, port);
     let addresses = resolve(host, port)?;
     let is_in_use = |error: &io::Error| error.kind() == ErrorKind::AddrInUse;
     let bound = retry_while_in_use(wait, is_in_use, || TcpListener::bind(addresses.as_slice()));
+    let bound = bound.or_else(|error| match is_in_use(&error) {
+        true => bind_beside(&addresses, port, replaced).unwrap_or(Err(error)),
+        false => Err(error),
+    });
     let socket = bound.map_err(|error| {
         let remedy = bind_remedy(error.kind(), option);
         with_remedy(anyhow::Error::new(error).context(what()), remedy)

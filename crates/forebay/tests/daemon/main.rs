@@ -47,6 +47,7 @@ mod presence;
 mod process;
 mod ratio;
 mod relied;
+mod relisten;
 mod reload;
 mod remedies;
 mod request_limits;
