@@ -329,8 +329,8 @@ fn a_request_refused_by_the_daemon_exits_with_1_and_its_message() {
                  protection=none,accept-loss=yes to accept that, or use mode=write-through\n",
             ),
             (
-                &["volume", "set", "disk", "protection=journal", "journal=/j"],
-                "forebay: volume 'disk': protection cannot change from unstated to journal while \
+                &["volume", "set", "disk", "protection=ups"],
+                "forebay: volume 'disk': protection cannot change from unstated to ups while \
                  the volume is served: remove the volume, and add it again with the new settings\n",
             ),
         ] {

@@ -6,6 +6,7 @@ mod leave;
 pub(super) mod listeners;
 pub(super) mod missing;
 pub(super) mod monitors;
+mod moves;
 mod reload;
 mod remove;
 
@@ -20,7 +21,7 @@ use super::claims::{Claim, Claims};
 use super::clients::{self, ClientsOf};
 use super::control::ControlServers;
 use super::division::division;
-use super::journals::Journals;
+use super::journals::{Journals, Name};
 use super::notes::Notes;
 use super::periodic::Periodic;
 use super::power::{Means, PowerMonitor};
@@ -88,7 +89,7 @@ pub(super) struct Daemon {
     tls: Option<TlsSetup>,
     state: Mutex<DaemonState>,
     claims: Claims,
-    journals: Journals,
+    journals: Arc<Journals>,
     calibrations: Arc<Calibrations>,
     /// How long adding a volume or a listener waits for a disk or address in use.
     in_use_wait: Duration,
@@ -178,7 +179,7 @@ impl Daemon {
             tls,
             state: Mutex::new(state),
             claims: Claims::new(CLAIM_WAIT),
-            journals,
+            journals: Arc::new(journals),
             calibrations,
             statistics,
             analyzer,
@@ -340,7 +341,12 @@ impl Daemon {
         let spec = old.with(change).map_err(|error| problem_of(&error))?;
         add::check_tls(self, &spec)?;
         let config = spec.config.clone();
-        self.runtime.volumes().change(name, config, change.has("pin")).map_err(problem)?;
+        match Name::of(&spec) == Name::of(&old) {
+            true => {
+                self.runtime.volumes().change(name, config, change.has("pin")).map_err(problem)?;
+            }
+            false => moves::change(self, (&old, &spec), change.has("pin"))?,
+        }
         if spec.config.frozen != old.config.frozen {
             log_frozen(name, spec.config.frozen);
         }

@@ -34,6 +34,7 @@ mod memory_limits;
 mod metrics;
 mod mirror;
 mod missing;
+mod move_journal;
 #[allow(dead_code, reason = "the driver's tests use the rest")]
 #[path = "../../../power/tests/nut_lab/mod.rs"]
 mod nut_lab;
