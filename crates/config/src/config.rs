@@ -156,7 +156,13 @@ impl Config {
     /// # Errors
     /// As [`SettingsSource::load`]; this configuration stays unchanged.
     pub fn reload(&self) -> ConfigResult<Self> {
-        self.source.load()
+        let mut new = self.source.load()?;
+        if new.nbd == [Listen::unix(new.state.join(NBD_SOCKET))?] {
+            // The default is in the state directory, which needs a restart.
+            new.nbd = vec![Listen::unix(self.state.join(NBD_SOCKET))?];
+            new.settings.nbd.clone_from(&new.nbd);
+        }
+        Ok(new)
     }
 
     /// Takes over the settings of a reload that can change at run time. Other settings keep their
@@ -186,6 +192,11 @@ impl Config {
         self.volumes = volumes;
         self.log = new.log;
         self.settings.log = new.settings.log;
+        (self.nbd, self.settings.nbd) = (new.nbd, new.settings.nbd);
+        (self.metrics, self.settings.metrics) = (new.metrics, new.settings.metrics);
+        (self.dashboard, self.settings.dashboard) = (new.dashboard, new.settings.dashboard);
+        self.dashboard_tokens = new.dashboard_tokens;
+        self.settings.dashboard_tokens = new.settings.dashboard_tokens;
         if !failed.iter().any(|change| matches!(change, ConfigChange::Server { .. })) {
             self.memory = new.memory;
             self.settings.memory = new.settings.memory;

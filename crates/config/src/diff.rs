@@ -1,8 +1,11 @@
 //! The differences between two configurations, for a reload without a restart.
 
 use crate::{Config, LogLevel, ServerChange, VolumeChange, VolumeSpec};
-use forebay_types::{PROGRAM_SETTINGS, Setting};
+use forebay_types::PROGRAM_SETTINGS;
 use std::{collections::HashMap, fmt};
+
+/// The settings of [`ConfigChange::Listening`].
+const LISTENING_SETTINGS: [&str; 4] = ["nbd", "metrics", "dashboard", "dashboard-tokens"];
 
 /// One difference. Its text is a sentence for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +36,13 @@ pub enum ConfigChange {
         /// The settings that differ.
         change: ServerChange,
     },
+    /// Addresses at which the server listens, or the tokens of the dashboard.
+    Listening {
+        /// The key in the file.
+        setting: &'static str,
+        old: String,
+        new: String,
+    },
     /// The log level.
     Log {
         /// The new level.
@@ -55,7 +65,10 @@ impl ConfigChange {
         match self {
             Self::VolumeRemoved { name } | Self::VolumeChanged { name, .. } => Some(name),
             Self::VolumeReplaced { new } | Self::VolumeAdded { new } => Some(&new.name),
-            Self::Server { .. } | Self::Log { .. } | Self::NeedsRestart { .. } => None,
+            Self::Server { .. }
+            | Self::Listening { .. }
+            | Self::Log { .. }
+            | Self::NeedsRestart { .. } => None,
         }
     }
 }
@@ -78,6 +91,9 @@ impl fmt::Display for ConfigChange {
             }
             Self::VolumeAdded { new } => write!(f, "volume '{}' is added", new.name),
             Self::Server { change } => write!(f, "settings are changed: {change}"),
+            Self::Listening { setting, old, new } => {
+                write!(f, "{setting} is now {new}, before {old}")
+            }
             Self::Log { new } => write!(f, "the log level is now {new}"),
             // A password: both texts are `(not shown)`.
             Self::NeedsRestart { setting, old, new } if old == new => {
@@ -103,18 +119,19 @@ pub fn diff(old: &Config, new: &Config) -> Vec<ConfigChange> {
     if old.log != new.log {
         changes.push(ConfigChange::Log { new: new.log });
     }
-    for Setting { key, .. } in PROGRAM_SETTINGS.iter().filter(|setting| !setting.is_live) {
-        let text = |config: &Config| match &config.settings.texts(key)[..] {
-            [] => "unset".to_owned(),
-            texts => texts.join(", "),
-        };
-        if old.settings.differs(&new.settings, key) {
-            changes.push(ConfigChange::NeedsRestart {
-                setting: key,
-                old: text(old),
-                new: text(new),
-            });
-        }
+    let text = |config: &Config, key| match &config.settings.texts(key)[..] {
+        [] => "unset".to_owned(),
+        texts => texts.join(", "),
+    };
+    let differs = |key: &&'static str| old.settings.differs(&new.settings, key);
+    for setting in LISTENING_SETTINGS.iter().copied().filter(differs) {
+        let (old, new) = (text(old, setting), text(new, setting));
+        changes.push(ConfigChange::Listening { setting, old, new });
+    }
+    let fixed = PROGRAM_SETTINGS.iter().filter(|setting| !setting.is_live);
+    for setting in fixed.map(|setting| setting.key).filter(differs) {
+        let (old, new) = (text(old, setting), text(new, setting));
+        changes.push(ConfigChange::NeedsRestart { setting, old, new });
     }
     changes
 }

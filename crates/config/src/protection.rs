@@ -149,12 +149,14 @@ impl VolumeSpec {
         Ok(())
     }
 
-    /// Refuses a change of the kind of protection while the volume is served: the old protection is
-    /// needed until the disk has everything. Removing the volume destages everything.
+    /// Refuses to put a served volume under a UPS or to take it away: the old protection is needed
+    /// until the disk has everything. Removing the volume destages everything. Under a UPS, a
+    /// volume neither gets nor leaves a journal.
     pub(crate) fn check_protection_unchanged(&self, new: &Self) -> ConfigResult<()> {
-        let kind =
-            |spec: &Self| (spec.config.protection.has_journal(), spec.config.protection.has_ups());
-        if kind(self) == kind(new) {
+        let [old_protection, protection] = [self, new].map(|spec| spec.config.protection);
+        let has_both = protection.has_journal() == old_protection.has_journal();
+        let has_ups = [old_protection, protection].map(|it| it.has_ups());
+        if has_ups == [false; 2] || has_ups == [true; 2] && has_both {
             return Ok(());
         }
         let (old, new) = (self.config.protection.as_str(), new.config.protection.as_str());

@@ -189,36 +189,27 @@ fn an_invalid_journal_is_refused_with_a_remedy() {
 }
 
 #[test]
-fn a_served_volume_keeps_its_journal() {
+fn a_served_volume_keeps_durability_and_ups_and_changes_its_journal() {
     let bare = parse_volume_spec("d=/x").unwrap();
     let journaled = parse_volume_spec(JOURNALED).unwrap();
-    let unstated = journaled.change_to(&bare);
+    let flushed = ["mode=write-back", "protection=journal", "journal=/j", "durability=flush"];
+    let with_journal = bare.with(&change(&flushed)).unwrap();
+    assert_eq!(with_journal.config.journal.as_deref(), Some("/j"));
+    assert_eq!(with_journal.with(&with_journal.change_to(&bare)), Ok(bare.clone()));
+    let mirrored = journaled.with(&change(&["journal=/k", "journal-mirror=/l"])).unwrap();
+    assert_eq!(mirrored.config.journal_mirror.as_deref(), Some("/l"));
     for (spec, change, what) in [
-        (
-            &bare,
-            change(&["protection=journal"]),
-            "protection cannot change from unstated to journal",
-        ),
-        (
-            &bare,
-            change(&["mode=write-back", "protection=journal", "journal=/j", "durability=flush"]),
-            "protection cannot change from unstated to journal",
-        ),
-        (&bare, change(&["journal=/j"]), "journal cannot change from none to /j"),
-        (&bare, change(&["durability=flush"]), "durability cannot change from ack to flush"),
-        (
-            &journaled,
-            change(&["protection=none", "accept-loss=yes"]),
-            "protection cannot change from journal to none",
-        ),
-        (&journaled, unstated, "protection cannot change from journal to unstated"),
-        (&journaled, change(&["journal=/k"]), "journal cannot change from /j to /k"),
-        (
-            &journaled,
-            change(&["journal-mirror=/k"]),
-            "journal-mirror cannot change from none to /k",
-        ),
         (&journaled, change(&["durability=flush"]), "durability cannot change from ack to flush"),
+        (
+            &journaled,
+            change(&["protection=journal+ups"]),
+            "protection cannot change from journal to journal+ups",
+        ),
+        (
+            &bare,
+            change(&["protection=ups", "mode=write-back"]),
+            "protection cannot change from unstated to ups",
+        ),
     ] {
         let error = spec.with(&change).unwrap_err();
         assert_eq!(error.mistake(), Mistake::Served);

@@ -87,7 +87,7 @@ fn settings_take_the_values_that_help_texts_show() {
             };
             let mut change = VolumeChange::default();
             change.set(setting.key, value).unwrap();
-            let is_fixed = !setting.is_live || setting.key == "protection" && value != "none";
+            let is_fixed = !setting.is_live || value.ends_with("ups");
             assert_eq!(change.has_fixed_settings(), is_fixed, "{}={value}", setting.key);
         }
     }
@@ -337,7 +337,13 @@ proptest! {
     ) {
         let new = VolumeSpec { name: old.name.clone(), backing: old.backing.clone(), ..new };
         let change = old.change_to(&new);
-        if change.has_fixed_settings() {
+        // A journal comes and goes with its durability.
+        let has_both = old.config.journal.is_some() == new.config.journal.is_some();
+        let is_fixed = VOLUME_SETTINGS.iter().any(|setting| {
+            let is_exempt = setting.key == "durability" && !has_both;
+            !setting.is_live && change.has(setting.key) && !is_exempt
+        });
+        if is_fixed {
             let mistake = old.with(&change).map_err(|error| error.mistake());
             prop_assert_eq!(mistake, Err(Mistake::Served));
         } else {

@@ -59,8 +59,8 @@ impl VolumeSpec {
     /// The volume with `change` applied, while it is served.
     ///
     /// # Errors
-    /// The result is invalid, or a fixed setting gets another value: the kind of protection, the
-    /// journal, its durability, the order of destaging, or the disk's geometry.
+    /// The result is invalid, or a fixed setting gets another value: the protection by a UPS, the
+    /// durability of a journal, the order of destaging, or the disk's geometry.
     pub fn with(&self, change: &VolumeChange) -> ConfigResult<Self> {
         let spec = self.applied(change);
         self.check_protection_unchanged(&spec)
@@ -99,6 +99,9 @@ impl VolumeSpec {
             false => value,
         };
         let (olds, news) = (new.change_to(self).pairs(), self.change_to(new).pairs());
+        // A volume that gets or leaves a journal gets or leaves its durability, too.
+        let has_both = self.config.journal.is_some() && new.config.journal.is_some();
+        let is_fixed = |key: &str| is_fixed(key) && (has_both || key != "durability");
         match olds.into_iter().zip(news).find(|((key, _), _)| is_fixed(key)) {
             Some((old, new)) => Err(fixed_setting_error(old.0, &value(old), &value(new))),
             None => Ok(()),
@@ -391,9 +394,7 @@ impl VolumeChange {
     /// Whether the change includes a setting that is fixed while the volume is served. See
     /// [`VolumeSpec::with`].
     pub fn has_fixed_settings(&self) -> bool {
-        let protection = self.values.protection;
-        let is_protected = protection.has_journal() || protection.has_ups();
-        is_protected || self.keys.iter().any(|key| is_fixed(key))
+        self.values.protection.has_ups() || self.keys.iter().any(|key| is_fixed(key))
     }
 }
 

@@ -239,7 +239,7 @@ fn problems_keep_their_kind_and_message() {
 }
 
 #[test]
-fn volumes_share_a_journal_and_keep_it() {
+fn volumes_share_a_journal_and_move_to_another_one() {
     const JOURNALED: &str = "mode=write-back,protection=journal,journal=/j";
     let (a, b) = (format!("a=/a,{JOURNALED}"), format!("b=/b,{JOURNALED},durability=flush"));
     let daemon = Daemon::start(&[&a, &b, "c=/c", "d=/d,protection=journal,journal=broken"]);
@@ -255,9 +255,8 @@ fn volumes_share_a_journal_and_keep_it() {
     assert_eq!((failed.name.as_str(), failed.state), ("broken", JournalState::Failed));
     assert_eq!((working.unserved.len(), failed.state_reason.is_some()), (1, true));
     for (name, settings) in [
-        ("a", VolumeSettings::from([("journal", "/k")])),
         ("b", VolumeSettings::from([("durability", "ack")])),
-        ("c", VolumeSettings::from([("protection", "journal")])),
+        ("c", VolumeSettings::from([("protection", "ups"), ("mode", "write-back")])),
     ] {
         let problem = problem(daemon.client.set_volume(name, &settings).unwrap_err());
         assert_eq!(problem.kind, ErrorKind::Invalid);
@@ -266,6 +265,8 @@ fn volumes_share_a_journal_and_keep_it() {
     }
     let through = VolumeSettings::from([("mode", "write-through")]);
     assert_eq!(daemon.client.set_volume("a", &through).unwrap().journal.as_deref(), Some("/j"));
+    let moved = VolumeSettings::from([("journal", "/k")]);
+    assert_eq!(daemon.client.set_volume("a", &moved).unwrap().journal.as_deref(), Some("/k"));
 }
 
 #[test]

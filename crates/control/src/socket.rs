@@ -23,6 +23,7 @@ use rustix::{
     },
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
+    process::{getegid, geteuid},
 };
 use std::{
     ffi::OsStr,
@@ -79,6 +80,9 @@ pub enum SocketError {
         /// The operating system's error.
         source: io::Error,
     },
+    /// The file was given to another user, so this process may not change its mode.
+    #[error("this server may not change the mode of {}, another user's file", path.display())]
+    MayNotChange { path: PathBuf },
     /// A system call failed.
     #[error("cannot listen at {} ({call})", path.display())]
     System {
@@ -112,6 +116,9 @@ impl Fault for SocketError {
             }
             Self::MayNotGive { .. } => Remedy::from("give the server the capability CAP_CHOWN")
                 .or("name a group of the server's user instead of the owner"),
+            Self::MayNotChange { .. } => {
+                Remedy::from("restart the server").or("give it the capability CAP_FOWNER")
+            }
             Self::System { .. } => {
                 Remedy::from("check that this user may write in the directory").or(OTHER)
             }
@@ -150,18 +157,85 @@ impl SocketFile {
     ///
     /// # Errors
     /// Another file is at the path, or a system call fails.
-    pub fn remove(self) -> Result<(), SocketError> {
+    pub fn remove(&self) -> Result<(), SocketError> {
         match Handle::open(&self.path)? {
             None => Ok(()),
             Some(found) if found.is_same(&self.handle.stat) => self.handle.remove_at(&self.path),
-            Some(_) => Err(SocketError::Replaced { path: self.path, left_at: None }),
+            Some(_) => Err(SocketError::Replaced { path: self.path.clone(), left_at: None }),
         }
     }
+
+    /// Its present rights, all of them.
+    ///
+    /// # Errors
+    /// A system call fails.
+    pub fn rights(&self) -> Result<SocketRights, SocketError> {
+        let found = fstat(&self.handle.fd).map_err(|source| system(&self.path, "fstat", source))?;
+        Ok(SocketRights {
+            mode: Some(Mode::from_raw_mode(found.st_mode)),
+            owner: Some(Uid::from_raw(found.st_uid)),
+            group: Some(Gid::from_raw(found.st_gid)),
+        })
+    }
+
+    /// Changes its rights while it listens; what is `None` becomes as for a new file. Nobody may
+    /// connect meanwhile who may not by both the old and the new mode.
+    ///
+    /// # Errors
+    /// This process may not give the file those rights. It has its former ones then, as far as
+    /// they can be restored.
+    pub fn change_rights(&self, rights: SocketRights) -> Result<(), SocketError> {
+        let former = self.rights()?;
+        let new = SocketRights { mode: rights.mode.or_else(default_mode), ..rights };
+        let new = SocketRights {
+            owner: new.owner.or_else(|| Some(geteuid())),
+            group: new.group.or_else(|| Some(default_group(&self.path))),
+            mode: new.mode.or(former.mode),
+        };
+        self.set_all(former, new).inspect_err(|_| {
+            // The first error says more.
+            let _ = self.set_all(SocketRights { mode: Some(Mode::empty()), ..new }, former);
+        })
+    }
+
+    /// Changes rights that are all known. The owner is last, as in [`Handle::set_rights`].
+    fn set_all(&self, old: SocketRights, new: SocketRights) -> Result<(), SocketError> {
+        let (path, handle) = (&self.path, &self.handle);
+        let (old_mode, mode) =
+            (old.mode.unwrap_or(Mode::empty()), new.mode.unwrap_or(Mode::empty()));
+        if old_mode & mode != old_mode {
+            handle.set_mode(path, old_mode & mode)?;
+        }
+        if old.group != new.group {
+            handle.give(path, "group", None, new.group)?;
+        }
+        if old_mode & mode != mode {
+            handle.set_mode(path, mode)?;
+        }
+        if old.owner == new.owner { Ok(()) } else { handle.give(path, "owner", new.owner, None) }
+    }
+}
+
+/// The mode of a new socket, by the umask of this process.
+fn default_mode() -> Option<Mode> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    let umask = u32::from_str_radix(umask.trim(), 8).ok()?;
+    Some(Mode::from_raw_mode(0o777 & !umask))
+}
+
+/// The group of a new file at `path`: that of this process, or of a directory that passes on its
+/// group.
+fn default_group(path: &Path) -> Gid {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let found = rustix::fs::stat(directory.unwrap_or(Path::new(".")));
+    let passed_on = found.ok().filter(|it| Mode::from_raw_mode(it.st_mode).contains(Mode::SGID));
+    passed_on.map_or_else(getegid, |it| Gid::from_raw(it.st_gid))
 }
 
 /// The permissions of a socket file. What is `None` is as for every new file of the process: by its
 /// umask, its user and its group.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketRights {
     pub mode: Option<Mode>,
     pub owner: Option<Uid>,
@@ -249,10 +323,17 @@ impl Handle {
             self.give(path, "group", None, group)?;
         }
         if let Some(mode) = mode {
-            let at = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-            chmod(at, mode).map_err(|source| system(path, "chmod", source))?;
+            self.set_mode(path, mode)?;
         }
         if owner.is_some() { self.give(path, "owner", owner, None) } else { Ok(()) }
+    }
+
+    fn set_mode(&self, path: &Path, mode: Mode) -> Result<(), SocketError> {
+        let at = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        chmod(at, mode).map_err(|source| match source {
+            Errno::PERM => SocketError::MayNotChange { path: path.into() },
+            source => system(path, "chmod", source),
+        })
     }
 
     fn give(

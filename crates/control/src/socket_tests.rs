@@ -83,6 +83,40 @@ fn a_socket_that_may_not_be_given_away_is_removed() {
 }
 
 #[test]
+fn a_socket_that_listens_gets_other_rights_or_keeps_all_of_its_own() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("socket");
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let change = || {
+        if rustix::process::geteuid().is_root() {
+            let nobody = Uid::from_raw(54_321);
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        }
+        let (_listener, file) = listen_at(&path, rights(0o640)).unwrap();
+        let before = file.rights().unwrap();
+        let group = SocketRights { group: Some(Gid::from_raw(54_322)), ..rights(0o604) };
+        let owner = SocketRights { owner: Some(Uid::ROOT), ..rights(0o604) };
+        for (refused, whom) in [(group, "group"), (owner, "owner")] {
+            let error = file.change_rights(refused).unwrap_err().to_string();
+            assert!(error.contains(&format!("to its {whom}")), "{error}");
+            assert_eq!(file.rights().unwrap(), before, "{whom}");
+        }
+        file.change_rights(rights(0o606)).unwrap();
+        let mode = |mode| Some(Mode::from_raw_mode(mode));
+        let after = file.rights().unwrap();
+        assert_eq!(after.mode.map(|it| it & Mode::from_raw_mode(0o777)), mode(0o606));
+        assert_eq!((after.owner, after.group), (before.owner, before.group));
+        // As a new socket would be.
+        file.change_rights(SocketRights::default()).unwrap();
+        let other = root.path().join("other");
+        let (_listener, new) = listen_at(&other, SocketRights::default()).unwrap();
+        assert_eq!(file.rights().unwrap(), new.rights().unwrap());
+    };
+    std::thread::scope(|scope| scope.spawn(change).join().unwrap());
+}
+
+#[test]
 fn a_stale_socket_is_replaced() {
     let root = tempfile::tempdir().unwrap();
     // The second path is so long that an address could not hold a longer one.

@@ -124,6 +124,18 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
     }
 }
 
+/// An error as the API shows it: its causes, and the remedy of the first of them that is a fault.
+pub(crate) fn problem_in(error: &anyhow::Error) -> Problem {
+    let (message, fault) = (format!("{error:#}"), error.chain().find_map(any_fault_in));
+    let remedy = fault.map_or_else(|| "resolve the system's error".to_owned(), remedy_of);
+    let kind = match fault.map(Fault::blame) {
+        Some(Blame::Operator) => ErrorKind::Invalid,
+        Some(Blame::Bug) => ErrorKind::Internal,
+        Some(Blame::Environment) | None => ErrorKind::Failed,
+    };
+    Problem::new(kind, message, remedy)
+}
+
 /// Prints an error and returns its exit code.
 pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
     print_error(&sentence(error));

@@ -225,7 +225,7 @@ fn status_prints_a_table_or_json() {
         let all = forebay(&["status", "--all"]).out;
         for part in [
             "  process             2147483647, version 0.0.1-fake\n",
-            "  workers             2 on epoll\n",
+            "  workers             2 on epoll; polled for 1 s\n",
             "  listening at        tcp:[::1]:10809\n",
             "  total               limit 1.0 GiB, 4.0 MiB of it for the index\n",
             "  patrol              parity, the first walk has not ended; no damage found\n",
@@ -329,8 +329,8 @@ fn a_request_refused_by_the_daemon_exits_with_1_and_its_message() {
                  protection=none,accept-loss=yes to accept that, or use mode=write-through\n",
             ),
             (
-                &["volume", "set", "disk", "protection=journal", "journal=/j"],
-                "forebay: volume 'disk': protection cannot change from unstated to journal while \
+                &["volume", "set", "disk", "protection=ups"],
+                "forebay: volume 'disk': protection cannot change from unstated to ups while \
                  the volume is served: remove the volume, and add it again with the new settings\n",
             ),
         ] {

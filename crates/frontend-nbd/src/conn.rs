@@ -2,6 +2,7 @@
 //! in the order of their completion.
 
 use crate::intake::{DIRECT_BYTES_MIN, Intake, PartialWrite};
+use crate::listener::Admission;
 use crate::output::ReplyOutput;
 use crate::pieces::Pieces;
 use crate::tls::TlsSession;
@@ -37,8 +38,9 @@ pub(crate) struct Skip {
 /// One client.
 pub(crate) struct Conn {
     pub socket: OwnedFd,
-    /// The listener that has accepted it; none if another server has.
-    pub listener: Option<u32>,
+    /// The listener that has accepted it, which counts the connection while this exists; none if
+    /// another server has.
+    pub listener: Option<(u32, Admission)>,
     /// The client's address, for the log.
     pub peer: Peer,
     /// The name of the volume that the client has chosen, for the log.
@@ -94,7 +96,7 @@ impl Conn {
     /// A connection in this phase.
     pub(crate) fn new(
         socket: OwnedFd,
-        listener: Option<u32>,
+        listener: Option<(u32, Admission)>,
         (client, peer): (ClientId, Peer),
         phase: ConnPhase,
     ) -> Self {

@@ -60,9 +60,9 @@ impl<C: WorkerContext> Serving<'_, C> {
                 let outcome = tls.receive(bytes, &mut plain);
                 if let Err(error) = &outcome {
                     // The connection drains first, so that the client gets the TLS alert.
-                    let number = conn.listener.map(|number| number as usize);
+                    let number = conn.listener.as_ref().map(|(number, _)| *number as usize);
                     let listener = number.and_then(|number| self.nbd.listeners.get(number));
-                    let listener = listener.and_then(Option::as_ref).map(|it| it.address());
+                    let listener = listener.and_then(Option::as_ref).map(|it| &*it.address);
                     tracing::info!(client = %conn.peer, listener, %error, "TLS session failed");
                     conn.drain();
                 }
@@ -471,7 +471,8 @@ impl<C: WorkerContext> Serving<'_, C> {
             self.disconnect(index, "plaintext after STARTTLS, possibly an injection");
             return;
         }
-        let listener = conn.listener.and_then(|number| self.nbd.listeners.get(number as usize));
+        let number = conn.listener.as_ref().map(|(number, _)| *number as usize);
+        let listener = number.and_then(|number| self.nbd.listeners.get(number));
         let listener = listener.and_then(Option::as_ref);
         let config = listener.and_then(|listener| listener.tls.as_ref());
         let Some(config) = config else {

@@ -30,7 +30,7 @@ pub use forebay_nbd::SessionError;
 pub use forebay_nbd::Tls;
 pub use handover::HandedOver;
 pub use listener::{Listener, TlsSetup};
-pub use server::{ConnectionOrigin, NbdMessage, NbdServer};
+pub use server::{ConnectionOrigin, ListenerId, NbdMessage, NbdServer};
 
 use conn::{Conn, ConnPhase};
 use forebay_frontend::{
@@ -40,11 +40,15 @@ use forebay_frontend::{
 use forebay_nbd::{Handshake, HandshakeConfig};
 use forebay_types::Extent;
 use forebay_volume::Reply;
-use listener::{is_local, peer_of};
+use listener::{Admission, is_local, peer_of};
 use output::ReplyOutput;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use table::Connections;
+
+/// Ticks after which the socket of a listener is closed that accepts no clients any more. One may
+/// come in the turn that asked the kernel to stop accepting, before the kernel knows of it.
+const CLOSE_TICKS: u32 = 2;
 
 /// The NBD front end of one worker.
 pub struct NbdFrontEnd {
@@ -55,6 +59,9 @@ pub struct NbdFrontEnd {
     /// Listeners that failed to accept a client. The next tick retries them, because a shortage of
     /// descriptors or memory lasts a while.
     accept_later: Vec<u32>,
+    /// Listeners that accept no clients any more, and the ticks until their sockets are closed:
+    /// first, the kernel has to take what this turn asks for.
+    closing: Vec<(u32, u32)>,
     /// Connections closed by force, by number, whose memory the kernel may still use.
     abandoned: Vec<(u32, Box<Conn>)>,
     /// Whether the kernel knows that this thread serves I/O.
@@ -74,9 +81,28 @@ impl NbdFrontEnd {
             conns: Connections::default(),
             listeners: Vec::new(),
             accept_later: Vec::new(),
+            closing: Vec::new(),
             abandoned: Vec::new(),
             serves_io: false,
         }
+    }
+
+    fn is_closing(&self, listener: u32) -> bool {
+        self.server.listener(listener).is_none_or(|listener| listener.is_closing())
+    }
+
+    /// Closes the sockets of listeners that accept no clients any more, once nothing uses them.
+    fn close_sockets(&mut self) {
+        let server = &self.server;
+        self.closing.retain_mut(|(number, ticks)| {
+            *ticks = ticks.saturating_sub(1);
+            if *ticks == 0
+                && let Some(listener) = server.listener(*number)
+            {
+                listener.close();
+            }
+            *ticks > 0
+        });
     }
 
     const fn with<'a, C: WorkerContext>(&'a mut self, cx: &'a mut C) -> Serving<'a, C> {
@@ -113,6 +139,7 @@ impl FrontEnd for NbdFrontEnd {
             NbdMessage::Assign { socket, origin } => self.with(cx).assign(socket, origin),
             NbdMessage::Connection { socket, origin } => self.with(cx).serve(socket, origin),
             NbdMessage::Listen { listener } => self.with(cx).listen(listener),
+            NbdMessage::Close { listener } => self.with(cx).close_listener(listener),
         }
     }
 
@@ -156,6 +183,7 @@ impl FrontEnd for NbdFrontEnd {
         for listener in std::mem::take(&mut self.accept_later) {
             self.with(cx).listen(listener);
         }
+        self.close_sockets();
         for conn in self.conns.all() {
             self.with(cx).check_deadlines(conn);
         }
@@ -194,9 +222,22 @@ impl FrontEnd for NbdFrontEnd {
 impl<C: WorkerContext> Serving<'_, C> {
     /// Starts accepting clients at a listener.
     fn listen(&mut self, number: u32) {
-        if let Some(listener) = self.nbd.server.listener(number) {
-            self.cx.sockets().accept(number, listener.fd());
+        let listener = self.nbd.server.listener(number);
+        if let Some(fd) = listener.and_then(|listener| listener.open_fd()) {
+            self.cx.sockets().accept(number, fd);
         }
+    }
+
+    /// Stops accepting clients at a listener, after those that have connected already.
+    fn close_listener(&mut self, number: u32) {
+        let Some(listener) = self.nbd.server.listener(number) else { return };
+        let Some(fd) = listener.fd() else { return };
+        self.cx.sockets().stop_accepting(number, fd);
+        while let Some(client) = listener.next_waiting() {
+            self.on_accepted(number, Ok(client));
+        }
+        listener.refuse();
+        self.nbd.closing.push((number, CLOSE_TICKS));
     }
 
     /// Passes a new client to the worker with the fewest clients.
@@ -205,6 +246,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             Ok(socket) => socket,
             // `stop_accepting` has cancelled the operation.
             Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => return,
+            Err(_) if self.nbd.is_closing(listener) => return,
             Err(error) => {
                 tracing::warn!(%error, "accept failed, trying again later");
                 self.nbd.accept_later.push(listener);
@@ -257,13 +299,14 @@ impl<C: WorkerContext> Serving<'_, C> {
             listeners.resize(listener as usize + 1, None);
         }
         settings.prepare(&socket);
+        let admission = Admission::by(&settings);
         let mut handshake = Handshake::new(HandshakeConfig { tls: settings.tls_policy });
         listeners[listener as usize] = Some(settings);
         let mut greeting = ReplyOutput::default();
         greeting.push_header(|out| handshake.greeting(out));
         let client = self.cx.join(&peer);
         let phase = ConnPhase::Handshake(Box::new(handshake));
-        let mut conn = Conn::new(socket, Some(listener), (client, peer), phase);
+        let mut conn = Conn::new(socket, Some((listener, admission)), (client, peer), phase);
         conn.queued = greeting;
         conn.deadline = Some(self.cx.client_time() + self.cx.client_timeouts().handshake);
         let index = self.nbd.conns.insert(conn);

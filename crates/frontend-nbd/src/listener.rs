@@ -4,9 +4,10 @@ use forebay_frontend::Peer;
 use forebay_nbd::Tls;
 use rustls::ServerConfig;
 use socket2::{SockAddr, SockRef};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// A replaceable TLS configuration. A renewed certificate applies to new connections; existing
 /// sessions continue unchanged.
@@ -29,9 +30,14 @@ impl TlsSetup {
     }
 }
 
-/// A listening socket.
+/// A listening socket. It outlives its socket while clients that it has accepted are connected.
 pub struct Listener {
-    pub(crate) socket: OwnedFd,
+    /// `None` once it is closed.
+    socket: Mutex<Option<OwnedFd>>,
+    /// Its address, or its path: for the log.
+    pub(crate) address: String,
+    is_closing: AtomicBool,
+    clients: AtomicU64,
     pub(crate) tcp: bool,
     pub(crate) tls_policy: Tls,
     pub(crate) tls: Option<TlsSetup>,
@@ -39,23 +45,68 @@ pub struct Listener {
 
 impl Listener {
     /// Takes over a listening socket.
-    pub const fn new(socket: OwnedFd, tcp: bool, tls_policy: Tls, tls: Option<TlsSetup>) -> Self {
-        Self { socket, tcp, tls_policy, tls }
+    pub fn new(socket: OwnedFd, tcp: bool, tls_policy: Tls, tls: Option<TlsSetup>) -> Self {
+        let address = SockRef::from(&socket).local_addr();
+        Self {
+            address: address.map_or_else(|error| error.to_string(), |address| shown(&address)),
+            socket: Mutex::new(Some(socket)),
+            is_closing: AtomicBool::new(false),
+            clients: AtomicU64::new(0),
+            tcp,
+            tls_policy,
+            tls,
+        }
     }
 
-    pub(crate) fn fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+    fn socket(&self) -> MutexGuard<'_, Option<OwnedFd>> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its address, or its path: for the log.
-    pub(crate) fn address(&self) -> String {
-        let address = SockRef::from(&self.socket).local_addr();
-        address.map_or_else(|error| error.to_string(), |address| shown(&address))
+    /// The socket's descriptor, unless clients are not accepted any more.
+    pub(crate) fn open_fd(&self) -> Option<RawFd> {
+        if self.is_closing() { None } else { self.fd() }
+    }
+
+    /// The socket's descriptor until [`Self::close`].
+    pub(crate) fn fd(&self) -> Option<RawFd> {
+        self.socket().as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    /// No client is accepted from now on but those that wait already. Returns how many are
+    /// connected.
+    pub(crate) fn begin_closing(&self) -> u64 {
+        self.is_closing.store(true, Ordering::Release);
+        self.clients.load(Ordering::Relaxed)
+    }
+
+    /// A client that has connected and is not accepted yet.
+    pub(crate) fn next_waiting(&self) -> Option<OwnedFd> {
+        let socket = self.socket();
+        SockRef::from(socket.as_ref()?).accept().ok().map(|(client, _)| client.into())
+    }
+
+    /// Refuses clients from now on. The descriptor stays open until [`Self::close`].
+    pub(crate) fn refuse(&self) {
+        if let Some(socket) = &*self.socket() {
+            // A listening socket that it fails for is closed soon.
+            let _ = SockRef::from(socket).shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Closes the socket. No operation of the kernel may still use its descriptor.
+    pub(crate) fn close(&self) {
+        drop(self.socket().take());
     }
 
     /// Whether a connection was accepted at its address.
     pub(crate) fn has_accepted(&self, connection: &OwnedFd) -> bool {
-        let addresses = [&self.socket, connection].map(|socket| SockRef::from(socket).local_addr());
+        let socket = self.socket();
+        let Some(own) = &*socket else { return false };
+        let addresses = [own, connection].map(|socket| SockRef::from(socket).local_addr());
         let [Ok(own), Ok(other)] = addresses else { return false };
         match (own.as_socket(), other.as_socket()) {
             (Some(own), Some(other)) => {
@@ -83,6 +134,22 @@ impl Listener {
 }
 
 const SEND_BUFFER_BYTES: usize = 1 << 20;
+
+/// A connected client, as its listener counts it; dropped at the end of the connection.
+pub(crate) struct Admission(Arc<Listener>);
+
+impl Admission {
+    pub(crate) fn by(listener: &Arc<Listener>) -> Self {
+        listener.clients.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(listener))
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// The process that has connected a Unix socket; unknown in another namespace of processes.
 fn peer_process(socket: &OwnedFd) -> Peer {

@@ -32,6 +32,11 @@ pub enum NbdMessage {
         /// The number of the listener.
         listener: u32,
     },
+    /// Close this listener to new clients.
+    Close {
+        /// The number of the listener.
+        listener: u32,
+    },
 }
 
 /// Where a connection comes from.
@@ -42,7 +47,13 @@ pub enum ConnectionOrigin {
     Session(Box<SessionRecord>),
 }
 
-/// The listeners of a server, each with a number, and the connections that have left it.
+/// A listener of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenerId(u32);
+
+/// The listeners of a server, each with a number, and the connections that have left it. A number
+/// is not used again, so that a late event of a closed listener is not taken for one of another: a
+/// closed one costs about 200 bytes.
 #[derive(Default)]
 pub struct NbdServer {
     listeners: RwLock<Vec<Arc<Listener>>>,
@@ -58,12 +69,21 @@ impl NbdServer {
     }
 
     /// Adds a listener. Worker 0 accepts its clients as soon as the workers exist.
-    pub fn listen(&self, listener: Listener) {
+    pub fn listen(&self, listener: Listener) -> ListenerId {
         let mut listeners = self.listeners.write().unwrap_or_else(PoisonError::into_inner);
         let number = listeners.len() as u32;
         listeners.push(Arc::new(listener));
         drop(listeners);
         self.post(ACCEPTING_WORKER, NbdMessage::Listen { listener: number });
+        ListenerId(number)
+    }
+
+    /// Closes a listener to new clients. Those that are connected stay; returns how many there are.
+    pub fn close(&self, ListenerId(number): ListenerId) -> u64 {
+        let Some(listener) = self.listener(number) else { return 0 };
+        let clients = listener.begin_closing();
+        self.post(ACCEPTING_WORKER, NbdMessage::Close { listener: number });
+        clients
     }
 
     pub(crate) fn listener(&self, number: u32) -> Option<Arc<Listener>> {
@@ -71,11 +91,13 @@ impl NbdServer {
         listeners.get(number as usize).cloned()
     }
 
-    /// Calls `each` with the number and the socket of every listener.
+    /// Calls `each` with the number and the socket of every listener that is not being closed.
     pub(crate) fn each_listener(&self, mut each: impl FnMut(u32, RawFd)) {
         let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
         for (number, listener) in listeners.iter().enumerate() {
-            each(number as u32, listener.fd());
+            if let Some(fd) = listener.open_fd() {
+                each(number as u32, fd);
+            }
         }
     }
 

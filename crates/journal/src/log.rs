@@ -624,6 +624,14 @@ where
     log.failed.map_or_else(|| Ok(log.first_pending_record() >= end), Err)
 }
 
+/// Whether all records of a volume are void, durably.
+pub fn is_void<B, W>(log: &Log<B, W>, number: u16) -> bool
+where
+    B: AsRef<[u8]> + AsMut<[u8]>,
+{
+    log.volumes.is_void(number, log.superblock()) && log.is_superblock_durable()
+}
+
 fn retry<W>(waiters: impl Iterator<Item = W>, notifications: &mut Vec<(W, Notification)>) {
     notifications.extend(waiters.map(|waiter| (waiter, Notification::Retry)));
 }

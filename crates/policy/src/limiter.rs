@@ -125,11 +125,14 @@ pub struct RequestLimiter<W> {
     queue: VecDeque<W>,
     /// What the first one has used of its turn.
     used_ns: u64,
+    /// Nothing passes.
+    is_held: bool,
 }
 
 impl<W> Default for RequestLimiter<W> {
     fn default() -> Self {
-        Self { requests: None, bytes: None, filled_ns: 0, queue: VecDeque::new(), used_ns: 0 }
+        let (requests, bytes, queue) = (None, None, VecDeque::new());
+        Self { requests, bytes, filled_ns: 0, queue, used_ns: 0, is_held: false }
     }
 }
 
@@ -143,7 +146,23 @@ impl<W: Copy + Eq> RequestLimiter<W> {
         self.requests = TokenBucket::replaced(self.requests, requests);
         self.bytes = TokenBucket::replaced(self.bytes, bytes);
         self.used_ns = 0;
-        match limits.is_none() {
+        self.waiting()
+    }
+
+    /// Lets nothing pass until [`Self::release`].
+    pub fn hold(&mut self) {
+        self.is_held = true;
+    }
+
+    /// Ends a hold. Returns the clients to wake.
+    pub fn release(&mut self) -> Vec<W> {
+        self.is_held = false;
+        self.waiting()
+    }
+
+    /// The clients to wake: without a limit, all of them, which are taken out of the queue.
+    fn waiting(&mut self) -> Vec<W> {
+        match self.requests.is_none() && self.bytes.is_none() && !self.is_held {
             true => self.queue.drain(..).collect(),
             false => self.queue.front().copied().into_iter().collect(),
         }
@@ -155,7 +174,7 @@ impl<W: Copy + Eq> RequestLimiter<W> {
         self.fill(now_ns);
         let at = self.queue.iter().position(|&other| other == who);
         let is_first = at == Some(0) || self.queue.is_empty();
-        if !is_first {
+        if !is_first || self.is_held {
             if at.is_none() {
                 self.queue.push_back(who);
             }

@@ -72,6 +72,31 @@ pub enum Stall {
     },
 }
 
+/// Why a volume keeps its journal. It is served as before.
+#[derive(Debug, thiserror::Error)]
+pub enum MoveError {
+    /// Data was lost in memory that the journal may hold.
+    #[error("data of volume '{name}' was lost in memory, and its journal may hold it")]
+    Lost { name: String },
+    /// Requests did not end.
+    #[error(
+        "the requests of volume '{name}' have not all ended within {seconds} s, so its journal \
+         stays the same"
+    )]
+    Busy { name: String, seconds: u64 },
+    /// A journal does not answer.
+    #[error(
+        "journal {journal} has not answered for {seconds} s, so volume '{name}' stays with its \
+         former one"
+    )]
+    Silent { journal: String, name: String, seconds: u64 },
+    /// The vault's record depends on the journal.
+    #[error(
+        "volume '{name}' is under a UPS, so only a working journal can be exchanged for another one"
+    )]
+    Ups { name: String },
+}
+
 /// The dirty data that a disk does not take, if there is any.
 fn and_unwritten(dirty_bytes: u64) -> String {
     match dirty_bytes {
@@ -173,6 +198,9 @@ pub enum VolumeError {
     /// The operation waits for something other than the disk.
     #[error(transparent)]
     Stalled(#[from] Stall),
+    /// The volume cannot leave its journal for another one.
+    #[error(transparent)]
+    Move(#[from] MoveError),
     /// A flush of the disk has failed, now or earlier.
     #[error(
         "a flush of the backing store of volume '{name}' failed: data written before may be lost, \
@@ -350,6 +378,24 @@ impl Fault for Stall {
     }
 }
 
+impl Fault for MoveError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::Lost { name } => Action::TrustVolume(name.clone()).into(),
+            Self::Busy { .. } => "repeat the reload when its disk and its journal answer".into(),
+            Self::Silent { .. } => "check the journal's device and the kernel log".into(),
+            Self::Ups { .. } => "restart the server to change that".into(),
+        }
+    }
+
+    fn blame(&self) -> Blame {
+        match self {
+            Self::Ups { .. } => Blame::Operator,
+            _ => Blame::Environment,
+        }
+    }
+}
+
 /// What to do after a save of a volume in memory that failed with an error of this kind.
 pub const fn remedy_for_save(kind: io::ErrorKind) -> &'static str {
     use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem, TimedOut};
@@ -412,6 +458,7 @@ impl Fault for VolumeError {
             }
             Self::NoImage(_) => "save volumes with the backing memory:SIZE?save=PATH only".into(),
             Self::Stalled(error) => error.remedy(),
+            Self::Move(error) => error.remedy(),
             Self::FlushFailed { name, .. } => Remedy::from(Action::TrustVolume(name.clone()))
                 .or(Action::DiscardVolume(name.clone())),
             Self::OtherDisk { .. } => {
@@ -450,6 +497,7 @@ impl Fault for VolumeError {
             | Self::NoImage(_)
             | Self::BackingReadOnly(_) => Blame::Operator,
             Self::Stalled(error) => error.blame(),
+            Self::Move(error) => error.blame(),
             Self::Journal(error) => error.blame(),
             Self::Pin(error) => error.blame(),
             _ => Blame::Environment,

@@ -44,7 +44,7 @@ mod write_share;
 
 pub use background::BackgroundShares;
 pub use disk::{DiskStall, examine_disk};
-pub use error::{Stall, StartError, VolumeError, remedy_for_save};
+pub use error::{MoveError, Stall, StartError, VolumeError, remedy_for_save};
 pub use forebay_backend::SaveState;
 pub use forebay_engine::{IoCause, Uncached};
 pub use forebay_format::journal::JournalId;
@@ -80,7 +80,8 @@ pub use runtime::{
 };
 pub use service::{
     Discarded, MemoryStatus, Protectors, RecordError, Recording, RuntimeStatus, SlowLog,
-    SlowUnlogged, VolumeCondition, VolumeService, VolumeSettings, VolumeStatus,
+    SlowUnlogged, VolumeCondition, VolumeService, VolumeSettings, VolumeStatus, medium_of,
+    move_journal,
 };
 pub use shared::{
     CalibrateError, Calibration, CalibrationFailure, ConnectedClient, Ecc, ForecastScore,
@@ -97,7 +98,7 @@ pub use worker::Engine;
 pub use write_share::{ShareError, WriteShares};
 
 forebay_types::faults! {
-    CalibrateError, JournalError, journal::MissingDevice, PinError,
+    CalibrateError, JournalError, journal::MissingDevice, MoveError, PinError,
     pool::PoolError, RecordError, ResizeError, ShareError, Stall, StartError, VaultError,
     VolumeError
 }

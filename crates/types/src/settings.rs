@@ -108,7 +108,7 @@ pub const PROGRAM_SETTINGS: [Setting; 31] = [
         "percentages of the cache for reads and for writes that are not on the disk yet, such as \
          25:75; at most 75 for writes; `auto` is two thirds for writes",
     ),
-    fixed(
+    live(
         "nbd",
         "ADDRESS...",
         "",
@@ -128,21 +128,21 @@ pub const PROGRAM_SETTINGS: [Setting; 31] = [
         "",
         "directory of the lock, the control socket and the default NBD socket",
     ),
-    fixed(
+    live(
         "metrics",
         "ADDRESS:PORT",
         "",
         "TCP address of this machine at which metrics for Prometheus are served, such as \
          127.0.0.1:9101",
     ),
-    fixed(
+    live(
         "dashboard",
         "HOST:PORT",
         "",
         "address of the dashboard, a page for browsers, such as 127.0.0.1:8080; by default there \
          is none; other machines need `tls-cert`, `tls-key` and `dashboard-tokens`",
     ),
-    fixed(
+    live(
         "dashboard-tokens",
         "FILE",
         "",

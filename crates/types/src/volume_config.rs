@@ -46,9 +46,9 @@ volume_settings! {
     live protection: Protection = Protection::Unstated,
         "protection", "none|journal|ups|journal+ups", "",
         "what protects acknowledged writes that are not on the disk yet";
-    fixed journal: Option<String> = None, "journal", "BACKING", "",
+    live journal: Option<String> = None, "journal", "BACKING", "",
         "the journal, with `protection=journal`; volumes may share one";
-    fixed journal_mirror: Option<String> = None, "journal-mirror", "BACKING", "",
+    live journal_mirror: Option<String> = None, "journal-mirror", "BACKING", "",
         "second device of the journal";
     fixed durability: Durability = Durability::Ack, "durability", "ack|flush", "ack",
         "with a journal: `ack` waits for each write's record; `flush` waits only at a FLUSH";

@@ -114,6 +114,25 @@ impl DashboardKeys {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// As [`Dashboard::link`], of the dashboard with this [`Dashboard::url`].
+    pub fn link(&self, url: &str) -> String {
+        match self.get().tokens.generated() {
+            Some(token) => format!("{url}#token={token}"),
+            None => url.to_owned(),
+        }
+    }
+
+    /// Replaces the tokens, also those that were generated, and by generated ones with `None`: if
+    /// only this machine can reach the dashboard.
+    ///
+    /// # Errors
+    /// The kernel has no random numbers.
+    pub fn set_tokens(&self, tokens: Option<Tokens>) -> io::Result<()> {
+        let tokens = Arc::new(tokens.map_or_else(Tokens::generate, Ok)?);
+        self.0.write().unwrap_or_else(PoisonError::into_inner).tokens = tokens;
+        Ok(())
+    }
+
     /// Replaces the certificate of an encrypted dashboard, and tokens that were read from a file.
     /// With `None`, the present one is kept: a reload does not remove the encryption.
     pub fn replace(&self, tls: Option<ServerConfig>, tokens: Option<Tokens>) {
@@ -188,6 +207,11 @@ impl Dashboard {
         self.keys.clone()
     }
 
+    /// The address at which it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// The address for a browser, without a token: `http://127.0.0.1:8080/`.
     pub fn url(&self) -> String {
         let scheme = if self.keys.get().tls.is_some() { "https" } else { "http" };
@@ -201,10 +225,7 @@ impl Dashboard {
     /// The same with the generated token, if there is one, in the fragment, which browsers do not
     /// send. This link permits changes of settings.
     pub fn link(&self) -> String {
-        match self.keys.get().tokens.generated() {
-            Some(token) => format!("{}#token={token}", self.url()),
-            None => self.url(),
-        }
+        self.keys.link(&self.url())
     }
 
     /// Serves until `end`, then completes the answers being sent, within two seconds. Requires a
@@ -250,6 +271,8 @@ impl Dashboard {
                 () = sleep(pause) => {}
             }
         }
+        // Another dashboard may listen at the same address from now on.
+        drop(listener);
         ending.send_replace(true);
         let drained = gate.permits.acquire_many(CONNECTIONS_MAX as u32);
         // Connections that take longer end with the runtime.

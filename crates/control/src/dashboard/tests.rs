@@ -221,6 +221,8 @@ fn what_opens_files_or_ends_the_server_is_refused_for_every_token() {
         ("POST", "/v1/volumes", volume),
         ("DELETE", "/v1/volumes/disk", ""),
         ("POST", "/v1/volumes/disk/trust", ""),
+        ("PATCH", "/v1/volumes/disk", r#"{"protection":"journal","journal":"/etc/shadow"}"#),
+        ("PATCH", "/v1/volumes/disk", r#"{"journal_mirror":"/etc/shadow"}"#),
         ("POST", "/v1/stop", ""),
         ("POST", "/v1/upgrade", ""),
         ("POST", "/v1/reload", ""),

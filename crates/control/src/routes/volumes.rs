@@ -14,7 +14,7 @@ use axum::{
     extract::State,
     http::StatusCode,
     response::Response,
-    routing::{delete, get, post},
+    routing::{get, patch, post},
 };
 use forebay_api::{
     AddVolume, ConnectDevice, ConnectedDevice, DiscardRequest, Discarded, ErrorBody, Event,
@@ -28,10 +28,13 @@ use utoipa::OpenApi;
 /// The requests about volumes. Unless `is_local`, those are refused that only the control socket
 /// accepts.
 pub(super) fn routes(is_local: bool) -> Router<ControlState> {
-    let remove = if is_local { delete(remove_volume) } else { delete(local_only) };
+    let change = match is_local {
+        true => patch(set_volume).delete(remove_volume),
+        false => patch(set_volume_remotely).delete(local_only),
+    };
     Router::new()
         .route(paths::VOLUMES, get(list_volumes).merge(local_post(is_local, post(add_volume))))
-        .route(paths::VOLUME, get(show_volume).patch(set_volume).merge(remove))
+        .route(paths::VOLUME, get(show_volume).merge(change))
         .route(paths::VOLUME_STATISTICS, get(volume_statistics))
         .route(paths::VOLUME_HISTORY, get(volume_history))
         .route(paths::VOLUME_SLOW, get(volume_slow))
@@ -184,6 +187,19 @@ async fn set_volume(
     }
     tracing::info!(volume = %name, %change, "request to change a volume");
     Ok(Json(app.call_slowly(move |manager| manager.set_volume(&name, change)).await??))
+}
+
+/// As [`set_volume`], but refuses a journal: its devices would be opened.
+async fn set_volume_remotely(
+    app: State<ControlState>,
+    name: VolumeName,
+    JsonBody(settings): JsonBody<VolumeSettings>,
+) -> HandlerResult<Json<VolumeStatus>> {
+    let change = volume_change(&settings)?;
+    if change.has("journal") || change.has("journal-mirror") {
+        return Err(local_only().await);
+    }
+    set_volume(app, name, JsonBody(settings)).await
 }
 
 /// Flushes a volume, then removes it

@@ -3,7 +3,7 @@
 //! The connection is encrypted where other machines can reach the address, and not encrypted on
 //! loopback addresses.
 
-use super::listen::{bind_tcp, resolve};
+use super::listen::{TakenPort, bind_tcp, resolve};
 use super::tls;
 use crate::report::with_remedy;
 use anyhow::Context;
@@ -20,16 +20,28 @@ use std::time::Duration;
 const LINK_FILE: &str = "dashboard.url";
 
 /// Listens at the configured address, if there is one. Retries an address that is in use for up to
-/// `wait`.
+/// `wait`. Sockets that are to be `replaced` do not count.
 ///
 /// # Errors
 /// Fails if the address cannot be bound, if a file cannot be read, or if other machines could reach
 /// the address and the configuration lacks TLS or tokens.
-fn open(config: &Config, wait: Duration) -> anyhow::Result<Option<Dashboard>> {
+fn open(
+    config: &Config,
+    wait: Duration,
+    replaced: &[TakenPort],
+) -> anyhow::Result<Option<(Dashboard, TakenPort)>> {
     let Some(TcpAddress { host, port }) = &config.dashboard else { return Ok(None) };
-    let (listener, bound) = bind_tcp(host, *port, wait, "--dashboard HOST:PORT")?;
+    let (listener, bound) = bind_tcp(host, *port, wait, "--dashboard HOST:PORT", replaced)?;
+    let port = TakenPort::of(&listener, bound)?;
     let (tls, tokens) = (encryption(config, bound.ip())?, tokens(config)?);
-    Ok(Some(Dashboard::new(listener, host, tls, tokens)?))
+    Ok(Some((Dashboard::new(listener, host, tls, tokens)?, port)))
+}
+
+/// A dashboard that does not answer yet.
+pub(super) struct BoundDashboard {
+    pub(super) dashboard: Dashboard,
+    pub(super) link: LinkFile,
+    pub(super) port: TakenPort,
 }
 
 /// As [`open`], with the file for the dashboard's link. Without a dashboard, removes the link that
@@ -41,13 +53,14 @@ pub(super) fn open_with_link(
     config: &Config,
     state: &Path,
     wait: Duration,
-) -> anyhow::Result<Option<(Dashboard, LinkFile)>> {
-    match open(config, wait)? {
-        Some(dashboard) => {
+    replaced: &[TakenPort],
+) -> anyhow::Result<Option<BoundDashboard>> {
+    match open(config, wait, replaced)? {
+        Some((dashboard, port)) => {
             let link = LinkFile::create(state, dashboard.link())?;
             let (address, file) = (dashboard.url(), link.file.path().display());
             tracing::info!(address, link = %file, "dashboard started");
-            Ok(Some((dashboard, link)))
+            Ok(Some(BoundDashboard { dashboard, link, port }))
         }
         None => {
             // Usually there is none.
@@ -83,6 +96,20 @@ pub(super) fn reload(keys: &DashboardKeys, config: &Config) -> anyhow::Result<()
     Ok(())
 }
 
+/// The tokens for a dashboard whose address stays and whose token file changes.
+///
+/// # Errors
+/// They cannot be read, or other machines can reach the dashboard and there is no file any more.
+pub(super) fn other_tokens(config: &Config) -> anyhow::Result<Option<Tokens>> {
+    let found = tokens(config)?;
+    if let Some(TcpAddress { host, port }) = &config.dashboard
+        && let Some(address) = resolve(host, *port)?.first()
+    {
+        Dashboard::check(*address, true, found.is_some())?;
+    }
+    Ok(found)
+}
+
 fn encryption(config: &Config, address: IpAddr) -> anyhow::Result<Option<ServerConfig>> {
     match address.is_loopback() {
         true => Ok(None),
@@ -99,6 +126,8 @@ fn tokens(config: &Config) -> anyhow::Result<Option<Tokens>> {
 pub(super) struct LinkFile {
     file: StateFile,
     link: String,
+    /// The file has the link of another dashboard now, which removes it.
+    is_left: bool,
 }
 
 impl LinkFile {
@@ -107,14 +136,26 @@ impl LinkFile {
     /// # Errors
     /// It cannot be written.
     pub(super) fn create(state: &Path, link: String) -> anyhow::Result<Self> {
-        let link = Self { file: link_file(state), link };
+        let link = Self { file: link_file(state), link, is_left: false };
         link.write().context("cannot write the link of the dashboard").map_err(|error| {
             with_remedy(error, "check that this user may write to the state directory")
         })?;
         Ok(link)
     }
 
-    /// Writes the file again, after the state directory was recreated.
+    /// Leaves the file to the dashboard that replaces this one and has written it.
+    pub(super) fn leave(mut self) {
+        self.is_left = true;
+    }
+
+    /// Writes another link.
+    pub(super) fn change(&mut self, link: String) {
+        self.link = link;
+        self.write_again();
+    }
+
+    /// Writes the file again, after the state directory was recreated, or after another dashboard
+    /// has written its link and is not served.
     pub(super) fn write_again(&self) {
         if let Err(error) = self.write() {
             tracing::warn!(%error, "cannot write the link of the dashboard");
@@ -132,8 +173,10 @@ fn link_file(state: &Path) -> StateFile {
 
 impl Drop for LinkFile {
     fn drop(&mut self) {
-        // The state directory may be gone.
-        let _ = self.file.remove();
+        if !self.is_left {
+            // The state directory may be gone.
+            let _ = self.file.remove();
+        }
     }
 }
 
@@ -159,7 +202,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let everywhere = [("dashboard", "0.0.0.0:0")];
         let config = config(&everywhere, directory.path());
-        for error in [open(&config, Duration::ZERO).unwrap_err(), check(&config).unwrap_err()] {
+        for error in
+            [open(&config, Duration::ZERO, &[]).err().unwrap(), check(&config).unwrap_err()]
+        {
             let text = sentence(&error);
             assert!(text.contains("can be reached from other machines"), "{text}");
             assert!(text.contains("tls-cert"), "{text}");
@@ -171,7 +216,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let config = config(&[("dashboard", "127.0.0.1:0")], directory.path());
         check(&config).unwrap();
-        let dashboard = open(&config, Duration::ZERO).unwrap().unwrap();
+        let (dashboard, _) = open(&config, Duration::ZERO, &[]).unwrap().unwrap();
         let file = LinkFile::create(directory.path(), dashboard.link()).unwrap();
         let path = directory.path().join(LINK_FILE);
         let link = fs::read_to_string(&path).unwrap();
@@ -190,7 +235,7 @@ mod tests {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap().to_string();
         let config = config(&[("dashboard", &address)], directory.path());
-        let text = sentence(&open(&config, Duration::ZERO).unwrap_err());
+        let text = sentence(&open(&config, Duration::ZERO, &[]).err().unwrap());
         assert!(text.contains("--dashboard HOST:PORT"), "{text}");
     }
 
@@ -204,7 +249,7 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(sentence(&check(&config).unwrap_err()).contains("chmod 600"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        let dashboard = open(&config, Duration::ZERO).unwrap().unwrap();
+        let (dashboard, _) = open(&config, Duration::ZERO, &[]).unwrap().unwrap();
         assert_eq!(dashboard.link(), dashboard.url(), "tokens of a file are not written elsewhere");
         reload(&dashboard.keys(), &config).unwrap();
         fs::remove_file(&path).unwrap();

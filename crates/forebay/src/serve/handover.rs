@@ -131,6 +131,22 @@ impl ToNext {
         listeners.push(listener);
     }
 
+    /// Keeps a listener no longer, which is being closed. Of several at one address, the oldest.
+    pub(super) fn forget(&self, configured: &str) {
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = listeners.iter().position(|kept| kept.configured == configured) {
+            listeners.remove(at);
+        }
+    }
+
+    /// A listener that is kept has another address: that of the same socket with other rights.
+    pub(super) fn rename(&self, former: &str, configured: &str) {
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        for kept in listeners.iter_mut().filter(|kept| kept.configured == former) {
+            configured.clone_into(&mut kept.configured);
+        }
+    }
+
     /// Serves the clients again that have left for an upgrade that failed.
     pub(super) fn take_back(&self) {
         let (connections, _) = self.nbd.end_handover();

@@ -23,10 +23,11 @@ use forebay_state::Members;
 use forebay_state::StateFile;
 use forebay_state::identity;
 use forebay_state::marks::{self, Mark};
+use forebay_types::Protection;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
 
 /// The journals of a daemon.
 pub(super) struct Journals {
@@ -37,8 +38,12 @@ pub(super) struct Journals {
     /// Volumes that this start serves even if their disks do not match their fingerprints.
     accepted_disks: Vec<String>,
     reliances: Arc<Reliances>,
+    /// Held while a journal is opened or closed, which may wait for its device.
+    opening: Mutex<()>,
     /// The open journals.
     open: Mutex<Vec<(Name, Arc<Journal>)>>,
+    /// Held for reading while a journal is found for a volume that does not use it yet.
+    leases: RwLock<()>,
     /// Volumes that are served without their failed journals, with the data of the vault.
     replaced: Mutex<Vec<Replaced>>,
     /// What the devices of each journal that was opened lie on.
@@ -54,15 +59,28 @@ struct Replaced {
 
 /// A journal as a volume's settings name it: its device and its mirror.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Name {
+pub(super) struct Name {
     journal: String,
     mirror: Option<String>,
 }
 
 impl Name {
-    fn of(spec: &VolumeSpec) -> Option<Self> {
+    pub(super) fn of(spec: &VolumeSpec) -> Option<Self> {
         let journal = spec.config.journal.clone()?;
         Some(Self { journal, mirror: spec.config.journal_mirror.clone() })
+    }
+
+    /// The text of a record of a move from this journal.
+    fn to_record(&self) -> String {
+        let mirror = self.mirror.as_ref().map(|mirror| format!("mirror {mirror}\n"));
+        format!("journal {}\n{}", self.journal, mirror.unwrap_or_default())
+    }
+
+    fn of_record(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        let journal = lines.next()?.strip_prefix("journal ")?.to_owned();
+        let mirror = lines.next().and_then(|line| line.strip_prefix("mirror ")).map(str::to_owned);
+        Some(Self { journal, mirror })
     }
 
     /// Returns true if the two share a device.
@@ -92,10 +110,20 @@ fn named(volumes: &[VolumeSpec]) -> BTreeMap<Name, bool> {
     named
 }
 
-/// The number of journals that these volumes name.
+/// The number of journals for which there is memory if the server starts with these volumes: with
+/// any, one more than they name, so that a volume can move to another one.
 pub(super) fn count(volumes: &[VolumeSpec]) -> usize {
-    named(volumes).len()
+    with_spare(named(volumes).len())
 }
+
+const fn with_spare(named: usize) -> usize {
+    if named == 0 { 0 } else { named + 1 }
+}
+
+/// How long opening a journal waits for another one that is being opened.
+const OPENING_WAIT: Duration = Duration::from_secs(20);
+/// Time between two attempts.
+const OPENING_POLL: Duration = Duration::from_millis(10);
 
 impl Journals {
     /// Plans the journals of the volumes in the configuration. None is open yet.
@@ -107,13 +135,134 @@ impl Journals {
     ) -> Self {
         let planned = named(volumes);
         let state_dir = state_dir.to_owned();
-        let (open, replaced, media) = Default::default();
-        Self { state_dir, planned, accepted_disks, reliances, open, replaced, media }
+        let (opening, open, leases, replaced, media) = Default::default();
+        Self {
+            state_dir,
+            planned,
+            accepted_disks,
+            reliances,
+            opening,
+            open,
+            leases,
+            replaced,
+            media,
+        }
     }
 
     /// Returns true if the operator accepts the disk of a volume for this start.
     pub(super) fn accepts_disk_of(&self, volume: &str) -> bool {
         self.accepted_disks.iter().any(|name| name == volume)
+    }
+
+    fn open_ones(&self) -> MutexGuard<'_, Vec<(Name, Arc<Journal>)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps all journals open, until a volume uses one that is found meanwhile.
+    pub(super) fn lease(&self) -> RwLockReadGuard<'_, ()> {
+        self.leases.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The record that a volume moves from one journal to another.
+    fn move_of(&self, spec: &VolumeSpec) -> StateFile {
+        let id: String =
+            identity(&spec.name, &spec.backing).iter().map(|byte| format!("{byte:02x}")).collect();
+        StateFile::record(self.state_dir.join(format!("{id}.moves")))
+    }
+
+    /// Records that a volume is about to leave its journal for another one. A start that finds the
+    /// volume relying on the former one begins with that.
+    pub(super) fn begin_move(&self, former: &VolumeSpec) -> Result<(), Problem> {
+        let Some(name) = Name::of(former) else { return Ok(()) };
+        self.move_of(former).replace(name.to_record()).map_err(|error| {
+            let message = format!(
+                "volume '{}': cannot record in the state directory that it leaves its journal: \
+                 {error}",
+                former.name
+            );
+            let remedy = "make the state directory writable, with free space";
+            Problem::new(ErrorKind::Failed, message, remedy)
+        })
+    }
+
+    /// Removes the record of [`Self::begin_move`]: the volume relies on its new journal.
+    pub(super) fn end_move(&self, spec: &VolumeSpec) {
+        // A record that stays says nothing to a start, unless the volume relies on that journal.
+        let _ = self.move_of(spec).remove();
+    }
+
+    /// The journal of a volume, and the settings with which the volume is to be added first: those
+    /// that it has, or with its former journal, if the last server ended before the volume had
+    /// left that.
+    pub(super) fn to_begin_with(
+        &self,
+        runtime: &Runtime,
+        spec: &VolumeSpec,
+        in_use_wait: Duration,
+    ) -> Result<(Option<VolumeJournal>, VolumeSpec), Problem> {
+        let recorded = self.move_of(spec).read_text().ok().flatten();
+        let former = recorded.as_deref().and_then(Name::of_record);
+        let former = former.filter(|former| {
+            Name::of(spec).as_ref() != Some(former) && !runtime.is_in_pool(&spec.name)
+        });
+        if let Some(former) = former {
+            let mut first = spec.clone();
+            first.config.protection = match spec.config.protection.has_ups() {
+                true => Protection::JournalUps,
+                false => Protection::Journal,
+            };
+            (first.config.journal, first.config.journal_mirror) =
+                (Some(former.journal.clone()), former.mirror.clone());
+            // Without that journal, or if the volume does not rely on it any more, its own decides.
+            if self.reliances.elsewhere_than(&spec.name, None).is_some()
+                && let Ok(Some(used)) = self.of_volume(runtime, &first, in_use_wait)
+                && self.reliances.elsewhere_than(&spec.name, Some(used.journal.id())).is_none()
+            {
+                tracing::warn!(
+                    volume = %spec.name,
+                    journal = %former,
+                    "the last server ended while the volume moved to another journal: its newest \
+                     data is in the former one, beginning with that"
+                );
+                return Ok((Some(used), first));
+            }
+        }
+        let journal = self.of_volume(runtime, spec, in_use_wait)?;
+        Ok((journal, spec.clone()))
+    }
+
+    /// Closes the journal that a volume names, if no volume uses it.
+    pub(super) fn close_if_unused(&self, runtime: &Runtime, spec: &VolumeSpec) {
+        let Some(name) = Name::of(spec) else { return };
+        // A later move closes it otherwise.
+        let Ok(_opening) = self.opening.try_lock() else { return };
+        let Ok(_leases) = self.leases.try_write() else { return };
+        let protectors = runtime.volumes().protectors();
+        let unused: Vec<_> = self
+            .open_ones()
+            .extract_if(.., |(other, journal)| *other == name && !protectors.is_used(journal))
+            .collect();
+        for (name, journal) in unused {
+            protectors.close_journal(&journal);
+            self.media.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+            tracing::info!(journal = %name, "journal closed, no volume uses it");
+        }
+    }
+
+    /// Waits for another journal that is being opened or closed.
+    fn begin_opening(&self, spec: &VolumeSpec) -> Result<MutexGuard<'_, ()>, Problem> {
+        let begun = Instant::now();
+        loop {
+            if let Ok(opening) = self.opening.try_lock() {
+                return Ok(opening);
+            }
+            if begun.elapsed() >= OPENING_WAIT {
+                let message = format!("volume '{}': another journal is being opened", spec.name);
+                let remedy = "repeat the command when that journal's device answers";
+                return Err(Problem::new(ErrorKind::Busy, message, remedy));
+            }
+            std::thread::sleep(OPENING_POLL);
+        }
     }
 
     /// Returns the journal that a volume names. Opens it if no other volume has opened it. None
@@ -125,15 +274,15 @@ impl Journals {
         in_use_wait: Duration,
     ) -> Result<Option<VolumeJournal>, Problem> {
         let Some(name) = Name::of(spec) else { return Ok(None) };
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = open.iter().find(|(other, _)| other.overlaps(&name));
+        let _opening = self.begin_opening(spec)?;
+        let known = self.open_ones().iter().find(|(other, _)| other.overlaps(&name)).cloned();
         let journal = match known {
-            Some((other, journal)) if *other == name => {
+            Some((other, journal)) if other == name => {
                 if self.is_replaced(runtime, spec, journal.status().id.as_str()) {
                     self.replace(spec, name, "it failed earlier");
                     return Ok(None);
                 }
-                Arc::clone(journal)
+                journal
             }
             Some((other, _)) => {
                 let message = format!(
@@ -148,7 +297,7 @@ impl Journals {
                 let Some(opened) = self.open(runtime, spec, &name, in_use_wait)? else {
                     return Ok(None);
                 };
-                open.push((name, Arc::clone(&opened)));
+                self.open_ones().push((name, Arc::clone(&opened)));
                 opened
             }
         };
@@ -173,7 +322,7 @@ impl Journals {
             let message = format!("volume '{}': {}", spec.name, problem.message);
             Problem { message, ..problem }
         };
-        let Some(&accept_loss) = self.planned.get(name) else {
+        if self.open_ones().len() >= with_spare(self.planned.len()) {
             let message = format!(
                 "journal {name} was not in the configuration at the start, so the memory plan has \
                  no memory for it"
@@ -182,7 +331,8 @@ impl Journals {
                 message,
                 "restart the server with this volume in its configuration",
             ));
-        };
+        }
+        let accept_loss = self.planned.get(name).copied().unwrap_or(spec.config.accept_loss);
         check_state_dir(&self.state_dir, Kind::Journal)
             .map_err(|message| failed(message, "start the server with --state /var/lib/forebay"))?;
         let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
@@ -341,7 +491,7 @@ impl Journals {
 
     /// The status of each open journal.
     pub(super) fn status(&self) -> Vec<JournalStatus> {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open_ones().clone();
         let shown = |(name, journal): &(Name, Arc<Journal>)| {
             let status = journal.status();
             let usage = status.usage;
@@ -386,8 +536,7 @@ impl Journals {
 
     /// Logs the data that the journals hold of volumes that are not served.
     pub(super) fn report_unserved(&self) {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        for (name, journal) in open.iter() {
+        for (name, journal) in self.open_ones().iter() {
             for (volume, bytes) in journal.unserved() {
                 tracing::warn!(
                     journal = %name,
@@ -501,6 +650,9 @@ fn is_forgotten_at_boot(directory: &Path) -> bool {
     ["/run", "/var/run", "/dev/shm"].iter().any(|place| directory.starts_with(place)) || is_memory()
 }
 
+/// The remedy for a journal that cannot be used.
+pub(super) const NAME_ANOTHER: &str = "name another journal";
+
 /// The remedy for a journal in memory.
 pub(super) const MEMORY_REMEDY: &str = "name a file on a disk or a device with journal=PATH, or \
                                         write protection=none,accept-loss=yes";
@@ -576,7 +728,17 @@ mod tests {
         let name = Name { journal: "/j".into(), mirror: None };
         assert!(named(&[spec("a", true), spec("b", true)])[&name]);
         assert!(!named(&[spec("a", true), spec("b", false)])[&name]);
-        assert_eq!(count(&[spec("a", true), spec("b", false)]), 1);
+        assert_eq!(count(&[spec("a", true), spec("b", false)]), 2, "one to move to");
+        assert_eq!(count(&[VolumeSpec::new("a", "/a").unwrap()]), 0);
+    }
+
+    #[test]
+    fn a_record_of_a_move_names_the_devices() {
+        for mirror in [None, Some("/a and b".to_owned())] {
+            let name = Name { journal: "blocks(size=512):/x, y".to_owned(), mirror };
+            assert!(Name::of_record(&name.to_record()) == Some(name));
+        }
+        assert!(Name::of_record("").is_none() && Name::of_record("mirror /x").is_none());
     }
 
     #[test]

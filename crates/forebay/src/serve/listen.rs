@@ -6,11 +6,11 @@ use forebay_config::{Listen, SocketAccess, TlsMode, TlsSettings};
 use forebay_control::{SocketError, SocketFile, SocketRights, listen_at};
 use forebay_frontend_nbd::{Listener, Tls, TlsSetup, group_id, user_id};
 use rustix::fs::{Gid, Mode, Uid};
-use rustix::net::sockopt::socket_acceptconn;
-use rustix::net::{SocketAddrUnix, getsockname, listen};
+use rustix::net::sockopt::{self, socket_acceptconn};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, getsockname, listen};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -24,9 +24,12 @@ const IN_USE_POLL: Duration = Duration::from_millis(20);
 /// A listening socket and its address in the syntax of `--nbd`.
 pub(super) struct BoundListener {
     pub listener: Listener,
+    pub configured: Listen,
+    /// With the port that the system has chosen.
     pub address: String,
     /// The file of a Unix socket, removed at shutdown.
     pub file: Option<SocketFile>,
+    pub port: Option<TakenPort>,
     /// What the next server continues.
     pub kept: KeptListener,
 }
@@ -41,8 +44,67 @@ pub(super) struct KeptListener {
     pub file: Option<(u64, u64)>,
 }
 
+/// A second descriptor of a listening TCP socket. With it, a socket that is to replace this one can
+/// listen at the same port while this one still does, as with `tcp:[::]:10809` after
+/// `tcp:127.0.0.1:10809`.
+pub(super) struct TakenPort {
+    socket: OwnedFd,
+    number: u16,
+}
+
+impl TakenPort {
+    /// # Errors
+    /// The process has too many descriptors.
+    pub(super) fn of(socket: impl AsFd, address: SocketAddr) -> io::Result<Self> {
+        let socket = socket.as_fd().try_clone_to_owned()?;
+        Ok(Self { socket, number: address.port() })
+    }
+
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { socket: self.socket.try_clone()?, number: self.number })
+    }
+
+    /// Lets other sockets of this user listen at the port, which no other program may do later.
+    fn share(&self, shares: bool) -> io::Result<()> {
+        Ok(sockopt::set_socket_reuseport(&self.socket, shares)?)
+    }
+}
+
+/// Listens at the first possible one of `addresses`, all with this port, at which sockets listen
+/// that are to be replaced. `None` if there are none.
+fn bind_beside(
+    addresses: &[SocketAddr],
+    port: u16,
+    replaced: &[TakenPort],
+) -> Option<io::Result<TcpListener>> {
+    let beside: Vec<_> = replaced.iter().filter(|it| it.number == port).collect();
+    if beside.is_empty() {
+        return None;
+    }
+    let shared = beside.iter().try_for_each(|it| it.share(true));
+    let bound = addresses.iter().map(|address| bind_shared(*address));
+    let bound = shared.and_then(|()| {
+        bound.reduce(Result::or).unwrap_or_else(|| Err(ErrorKind::AddrNotAvailable.into()))
+    });
+    // Only this program may listen there, and only now.
+    let unshared = beside.iter().try_for_each(|it| it.share(false));
+    Some(unshared.and(bound))
+}
+
+fn bind_shared(address: SocketAddr) -> io::Result<TcpListener> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    sockopt::set_socket_reuseport(&socket, false)?;
+    Ok(socket.into())
+}
+
 /// Listens at an address, with the socket of the previous server if that has handed it over.
-/// Retries an address that is in use for up to `wait`.
+/// Retries an address that is in use for up to `wait`. Sockets that are to be `replaced` do not
+/// count.
 ///
 /// # Errors
 /// Fails if the address cannot be bound, if its user or group is unknown, or if other machines
@@ -53,6 +115,7 @@ pub(super) fn bind(
     tls: Option<&TlsSetup>,
     wait: Duration,
     handed: &mut Vec<KeptListener>,
+    replaced: &[TakenPort],
 ) -> anyhow::Result<BoundListener> {
     let policy = match settings.mode {
         TlsMode::Off => Tls::Off,
@@ -76,7 +139,8 @@ pub(super) fn bind(
             let file_id = file.as_ref().map(SocketFile::identity);
             let kept = KeptListener { socket: socket.try_clone()?, configured, file: file_id };
             let listener = Listener::new(socket, false, policy, tls.cloned());
-            Ok(BoundListener { listener, address: address.to_string(), file, kept })
+            let (configured, address) = (address.clone(), address.to_string());
+            Ok(BoundListener { listener, configured, address, file, port: None, kept })
         }
         Listen::Tcp { host, port } => {
             let (socket, bound) = match kept {
@@ -85,15 +149,17 @@ pub(super) fn bind(
                     let bound = socket.local_addr().with_context(|| cannot_listen(host, *port))?;
                     (socket, bound)
                 }
-                None => bind_tcp(host, *port, wait, "--nbd tcp:HOST:PORT")?,
+                None => bind_tcp(host, *port, wait, "--nbd tcp:HOST:PORT", replaced)?,
             };
             check_encryption(address, bound.ip(), settings)?;
             socket.set_nonblocking(true)?;
             let socket = OwnedFd::from(socket);
             let kept = KeptListener { socket: socket.try_clone()?, configured, file: None };
+            let port = Some(TakenPort::of(&socket, bound)?);
             let listener = Listener::new(socket, true, policy, tls.cloned());
+            let configured = address.clone();
             let address = Listen::Tcp { host: host.clone(), port: bound.port() }.to_string();
-            Ok(BoundListener { listener, address, file: None, kept })
+            Ok(BoundListener { listener, configured, address, file: None, port, kept })
         }
     }
 }
@@ -184,7 +250,7 @@ pub(super) fn check_rights(address: &Listen) -> anyhow::Result<()> {
 }
 
 /// The rights of a Unix socket, with the numbers of its user and group.
-fn rights(address: &Listen, access: &SocketAccess) -> anyhow::Result<SocketRights> {
+pub(super) fn rights(address: &Listen, access: &SocketAccess) -> anyhow::Result<SocketRights> {
     Ok(SocketRights {
         mode: access.effective_mode().map(Mode::from_raw_mode),
         owner: account(address, "user", access.owner.as_deref(), user_id)?.map(Uid::from_raw),
@@ -278,7 +344,8 @@ pub(super) fn bind_remedy(error: ErrorKind, option: &str) -> String {
 }
 
 /// Listens at a TCP address. Retries an address that is in use for up to `wait`. `option` is the
-/// option of the command line that chooses another one.
+/// option of the command line that chooses another one. Sockets that are to be `replaced` do not
+/// count.
 ///
 /// # Errors
 /// Fails if the host is unknown, or the address cannot be bound.
@@ -287,11 +354,16 @@ pub(super) fn bind_tcp(
     port: u16,
     wait: Duration,
     option: &str,
+    replaced: &[TakenPort],
 ) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let what = || cannot_listen(host, port);
     let addresses = resolve(host, port)?;
     let is_in_use = |error: &io::Error| error.kind() == ErrorKind::AddrInUse;
     let bound = retry_while_in_use(wait, is_in_use, || TcpListener::bind(addresses.as_slice()));
+    let bound = bound.or_else(|error| match is_in_use(&error) {
+        true => bind_beside(&addresses, port, replaced).unwrap_or(Err(error)),
+        false => Err(error),
+    });
     let socket = bound.map_err(|error| {
         let remedy = bind_remedy(error.kind(), option);
         with_remedy(anyhow::Error::new(error).context(what()), remedy)

@@ -3,8 +3,10 @@
 pub(super) mod add;
 mod device;
 mod leave;
+pub(super) mod listeners;
 pub(super) mod missing;
 pub(super) mod monitors;
+mod moves;
 mod reload;
 mod remove;
 
@@ -17,10 +19,10 @@ use super::calibrations::Calibrations;
 use super::changes::{log_frozen, reporter};
 use super::claims::{Claim, Claims};
 use super::clients::{self, ClientsOf};
+use super::control::ControlServers;
 use super::division::division;
 use super::handover::ToNext;
-use super::journals::Journals;
-use super::listen::{self, BoundListener, KeptListener};
+use super::journals::{Journals, Name};
 use super::notes::Notes;
 use super::periodic::Periodic;
 use super::power::{Means, PowerMonitor};
@@ -40,8 +42,8 @@ use forebay_api::{
 };
 use forebay_config::{CacheRatio, Config, Listen, ServerChange, VolumeChange, VolumeSpec};
 use forebay_control::{
-    AnalysisManager, ClientManager, DashboardKeys, DeviceManager, Manager, Measurements,
-    ProgressFn, SocketFile, StatisticsManager, TraceSink,
+    AnalysisManager, ClientManager, DeviceManager, Manager, Measurements, ProgressFn, SocketFile,
+    StatisticsManager, TraceSink,
 };
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_frontend_ublk::UblkServer;
@@ -51,10 +53,11 @@ use forebay_runtime::{
     VolumeStatus as RuntimeVolume, memory_status,
 };
 use forebay_types::PinnedRanges;
+use listeners::OpenListener;
 use missing::MissingVolumes;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -87,7 +90,7 @@ pub(super) struct Daemon {
     tls: Option<TlsSetup>,
     state: Mutex<DaemonState>,
     claims: Claims,
-    journals: Journals,
+    journals: Arc<Journals>,
     calibrations: Arc<Calibrations>,
     /// How long adding a volume or a listener waits for a disk or address in use.
     in_use_wait: Duration,
@@ -101,8 +104,8 @@ pub(super) struct Daemon {
     successor: Option<Successor>,
     /// The program of an upgrade exited before it served.
     is_rolled_back: bool,
-    /// Certificate and tokens of the dashboard.
-    dashboard: Option<DashboardKeys>,
+    /// The dashboard and the server of metrics, once they are served.
+    control: OnceLock<Weak<ControlServers>>,
     is_upgrade: AtomicBool,
     /// What goes to the next server at an upgrade.
     to_next: Arc<ToNext>,
@@ -112,10 +115,12 @@ struct DaemonState {
     config: Config,
     /// The volumes of the runtime, in the order they were added.
     volumes: Vec<VolumeSpec>,
-    /// The addresses of the listeners.
-    addresses: Vec<String>,
-    /// The socket files of the Unix listeners.
+    /// The addresses for NBD clients.
+    listeners: Vec<OpenListener>,
+    /// The socket files for virtual machine monitors.
     sockets: Vec<SocketFile>,
+    /// All data is on the disks, and the files of sockets are removed.
+    has_stopped: bool,
     /// Volumes that are not served and have dirty data in the pool. A stop was refused because of
     /// them; the next stop that a client requests discards their data.
     given_up: Vec<String>,
@@ -156,8 +161,9 @@ impl Daemon {
         let state = DaemonState {
             config,
             volumes: Vec::new(),
-            addresses: Vec::new(),
+            listeners: Vec::new(),
             sockets: Vec::new(),
+            has_stopped: false,
             given_up: Vec::new(),
         };
         Self {
@@ -177,7 +183,7 @@ impl Daemon {
             tls,
             state: Mutex::new(state),
             claims: Claims::new(CLAIM_WAIT),
-            journals,
+            journals: Arc::new(journals),
             calibrations,
             statistics,
             analyzer,
@@ -185,7 +191,7 @@ impl Daemon {
             in_use_wait: Duration::ZERO,
             stopped: Notify::new(),
             successor: None,
-            dashboard: None,
+            control: OnceLock::new(),
             is_rolled_back: false,
             is_upgrade: AtomicBool::new(false),
             to_next,
@@ -198,9 +204,14 @@ impl Daemon {
         (self.successor, self.is_rolled_back) = (successor, is_rolled_back);
     }
 
-    /// Sets the keys of the dashboard, which a reload reads again.
-    pub(super) fn set_dashboard(&mut self, keys: DashboardKeys) {
-        self.dashboard = Some(keys);
+    /// Sets the servers of the dashboard and of metrics, which a reload may change.
+    pub(super) fn set_control(&self, control: &Arc<ControlServers>) {
+        // Fails only if they are set already.
+        let _ = self.control.set(Arc::downgrade(control));
+    }
+
+    fn control(&self) -> Option<Arc<ControlServers>> {
+        self.control.get()?.upgrade()
     }
 
     /// Returns true if the daemon has stopped for an upgrade, with its pool intact.
@@ -259,32 +270,6 @@ impl Daemon {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Binds an address. Its clients wait until [`Self::accept`].
-    /// Those that were handed over are used where they fit.
-    pub(super) fn bind(
-        &self,
-        address: &Listen,
-        handed: &mut Vec<KeptListener>,
-    ) -> anyhow::Result<BoundListener> {
-        let settings = self.state().config.tls.clone();
-        listen::bind(address, &settings, self.tls.as_ref(), self.in_use_wait, handed)
-    }
-
-    /// Accepts clients at a bound address.
-    pub(super) fn accept(&self, bound: BoundListener) {
-        self.nbd.listen(bound.listener);
-        tracing::info!(address = bound.address, "listening for NBD clients");
-        let mut state = self.state();
-        if !state.addresses.contains(&bound.address) {
-            state.addresses.push(bound.address);
-        }
-        if let Some(file) = bound.file {
-            state.keep_socket(file);
-        }
-        drop(state);
-        self.to_next.keep(bound.kept);
-    }
-
     pub(super) const fn sizing(&self) -> &Sizing {
         &self.sizing
     }
@@ -295,19 +280,6 @@ impl Daemon {
 
     pub(super) const fn runtime(&self) -> &Arc<Runtime> {
         &self.runtime
-    }
-
-    /// Listens again at the Unix sockets whose files were deleted.
-    pub(super) fn listen_again(&self) -> anyhow::Result<()> {
-        let addresses = self.state().config.nbd.clone();
-        for address in addresses {
-            if let Listen::Unix { path, .. } = &address
-                && path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
-            {
-                self.accept(self.bind(&address, &mut Vec::new())?);
-            }
-        }
-        Ok(())
     }
 
     /// Waits until the daemon has stopped.
@@ -357,7 +329,13 @@ impl Daemon {
         if let Some(power) = self.power.get() {
             power.stop();
         }
-        remove_files(std::mem::take(&mut self.state().sockets));
+        let mut listeners = {
+            let mut state = self.state();
+            state.has_stopped = true;
+            remove_files(std::mem::take(&mut state.sockets));
+            std::mem::take(&mut state.listeners)
+        };
+        listeners::remove_files(&mut listeners);
         self.stopped.notify_one();
         Ok(())
     }
@@ -368,7 +346,12 @@ impl Daemon {
         let spec = old.with(change).map_err(|error| problem_of(&error))?;
         add::check_tls(self, &spec)?;
         let config = spec.config.clone();
-        self.runtime.volumes().change(name, config, change.has("pin")).map_err(problem)?;
+        match Name::of(&spec) == Name::of(&old) {
+            true => {
+                self.runtime.volumes().change(name, config, change.has("pin")).map_err(problem)?;
+            }
+            false => moves::change(self, (&old, &spec), change.has("pin"))?,
+        }
         if spec.config.frozen != old.config.frozen {
             log_frozen(name, spec.config.frozen);
         }
@@ -445,7 +428,7 @@ impl Daemon {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             rolled_back: self.is_rolled_back,
-            listeners: state.addresses.clone(),
+            listeners: state.listeners.iter().map(|it| it.address.clone()).collect(),
             io_engine: self.runtime.engine().to_owned(),
             ..Status::default()
         };

@@ -1,38 +1,28 @@
 //! The port at which metrics are served.
 
-use super::listen::{bind_remedy, retry_while_in_use};
-use crate::report::with_remedy;
+use super::listen::{TakenPort, bind_tcp};
 use anyhow::Context;
 use forebay_config::MetricsAddress;
-use forebay_control::{Manager, MetricsServer};
-use std::io::{self, ErrorKind};
-use std::net::TcpListener;
-use std::sync::Arc;
+use forebay_control::MetricsServer;
 use std::time::Duration;
 
-/// Listens at an address. Retries one that is in use for up to `wait`.
+/// A server of metrics, which does not answer yet, and its port.
+pub(super) type BoundMetrics = (MetricsServer, TakenPort);
+
+/// Listens at an address. Retries one that is in use for up to `wait`. Sockets that are to be
+/// `replaced` do not count.
 ///
 /// # Errors
 /// Fails if the address cannot be bound.
-pub(super) fn bind(address: MetricsAddress, wait: Duration) -> anyhow::Result<MetricsServer> {
+pub(super) fn bind(
+    address: MetricsAddress,
+    wait: Duration,
+    replaced: &[TakenPort],
+) -> anyhow::Result<BoundMetrics> {
     let what = || format!("cannot serve metrics at {address}");
-    let is_in_use = |error: &io::Error| error.kind() == ErrorKind::AddrInUse;
-    let bound = retry_while_in_use(wait, is_in_use, || TcpListener::bind(address.get()));
-    let socket = bound.map_err(|error| {
-        let remedy = bind_remedy(error.kind(), "--metrics ADDRESS:PORT");
-        with_remedy(anyhow::Error::new(error).context(what()), remedy)
-    })?;
-    MetricsServer::new(socket).with_context(what)
-}
-
-/// Serves metrics in the background, on a tokio runtime with I/O and time.
-pub(super) fn serve(server: MetricsServer, manager: Arc<dyn Manager>) {
-    match server.address() {
-        Ok(address) => tracing::info!(%address, "serving metrics"),
-        Err(error) => tracing::warn!(%error, "serving metrics at an unknown address"),
-    }
-    tokio::spawn(async move {
-        let Err(error) = server.run(manager).await;
-        tracing::error!(%error, "metrics are not served any more");
-    });
+    let (host, port) = (address.get().ip().to_string(), address.get().port());
+    let (socket, bound) =
+        bind_tcp(&host, port, wait, "--metrics ADDRESS:PORT", replaced).with_context(what)?;
+    let port = TakenPort::of(&socket, bound).with_context(what)?;
+    Ok((MetricsServer::new(socket).with_context(what)?, port))
 }

@@ -106,8 +106,9 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let mut signals = Signals::listen().context("cannot install signal handlers")?;
     let control = ControlServer::bind(&state)?;
     let in_use_wait = if state.was_killed() { KILLED_WAIT } else { IN_USE_WAIT };
-    let metrics = config.metrics.map(|address| metrics::bind(address, in_use_wait)).transpose()?;
-    let dashboard = dashboard::open_with_link(&config, state.path(), in_use_wait)?;
+    let metrics = config.metrics.map(|address| metrics::bind(address, in_use_wait, &[]));
+    let metrics = metrics.transpose()?;
+    let dashboard = dashboard::open_with_link(&config, state.path(), in_use_wait, &[])?;
     let pool = kept.pool.take();
     let mut previous = FromPrevious::of(&mut kept);
     let successor = Successor::of(&mut kept, pool.as_ref())
@@ -116,9 +117,6 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let (mut daemon, bound, may_be_missing) =
         start(config, pool, overrides, in_use_wait, (&progress, &mut previous))?;
     daemon.set_successor(successor, kept.is_rollback);
-    if let Some((dashboard, _)) = &dashboard {
-        daemon.set_dashboard(dashboard.keys());
-    }
     let daemon = Arc::new(daemon);
     let monitors = complete_start(&daemon, may_be_missing, in_use_wait)?;
     drop(progress);
@@ -142,12 +140,13 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     previous.serve();
     manager::monitors::accept(&daemon, monitors);
     control_servers.serve(control);
-    if let Some(server) = metrics {
-        metrics::serve(server, Arc::clone(&daemon) as _);
+    if let Some(metrics) = metrics {
+        control_servers.serve_metrics(metrics);
     }
-    if let Some((dashboard, link)) = dashboard {
-        control_servers.serve_dashboard(dashboard, link);
+    if let Some(dashboard) = dashboard {
+        control_servers.serve_dashboard(dashboard);
     }
+    daemon.set_control(&control_servers);
     let next_signal = async || signals.next().await;
     let end = tokio.block_on(wait_for_stop(&daemon, next_signal, keeper_socket, extend));
     // Before the control servers end, as it may start another one.

@@ -6,7 +6,7 @@
 //! reach the control server.
 
 use super::control::ControlServers;
-use super::manager::Daemon;
+use super::manager::{Daemon, listeners};
 use super::periodic::Periodic;
 use crate::report::sentence;
 use forebay_control::StateDir;
@@ -115,7 +115,7 @@ impl Monitored {
                     Some(PresenceStep::Listeners)
                 }
                 PresenceStep::Listeners => {
-                    self.daemon.listen_again()?;
+                    listeners::listen_again(&self.daemon)?;
                     None
                 }
             };

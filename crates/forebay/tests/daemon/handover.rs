@@ -151,7 +151,9 @@ fn no_client_sees_an_error(io: &str, layer: &str, upgrades: usize) {
             // Long enough for requests of all kinds to be in flight.
             std::thread::sleep(Duration::from_millis(150));
             upgrade(&daemon);
-            assert_eq!(daemon.connections(), 4, "round {round}");
+            // The control port answers a moment before the workers have their clients.
+            let what = format!("all clients are taken over in round {round}");
+            wait_until(&what, PATIENCE, || daemon.connections() == 4);
         }
         ends.store(true, Ordering::Relaxed);
         clients.into_iter().map(|client| client.join().unwrap()).collect()
@@ -200,6 +202,7 @@ fn a_client_is_listed_after_an_upgrade_as_before() {
     assert_eq!(before.len(), 2);
     std::thread::sleep(Duration::from_millis(1100));
     upgrade(&daemon);
+    wait_until("both are taken over", PATIENCE, || clients(&daemon).len() == 2);
     let after = clients(&daemon);
     for (before, after) in before.iter().zip(&after) {
         for field in ["id", "volume", "client", "address", "process", "read_bytes", "written_bytes"]

@@ -35,6 +35,7 @@ mod memory_limits;
 mod metrics;
 mod mirror;
 mod missing;
+mod move_journal;
 #[allow(dead_code, reason = "the driver's tests use the rest")]
 #[path = "../../../power/tests/nut_lab/mod.rs"]
 mod nut_lab;
@@ -48,6 +49,7 @@ mod presence;
 mod process;
 mod ratio;
 mod relied;
+mod relisten;
 mod reload;
 mod remedies;
 mod request_limits;

@@ -377,6 +377,11 @@ impl Daemon {
         daemon
     }
 
+    /// Sets whether the child is a keeper.
+    pub fn set_kept(&mut self, is_kept: bool) {
+        self.is_kept = is_kept;
+    }
+
     /// The log of all daemons on this socket.
     pub fn log(&self) -> String {
         std::fs::read_to_string(log_path(&self.socket)).unwrap()

@@ -300,11 +300,7 @@ fn api_errors() {
         let request: AddVolume = serde_json::from_str(text).unwrap();
         note(&format!("POST /v1/volumes {text}"), client.add_volume(&request).unwrap_err());
     }
-    for text in [
-        r#"{"protection":"journal","journal":"/j"}"#,
-        r#"{"stripe":"64KiB"}"#,
-        r#"{"ordered":true}"#,
-    ] {
+    for text in [r#"{"protection":"ups"}"#, r#"{"stripe":"64KiB"}"#, r#"{"ordered":true}"#] {
         let change = serde_json::from_str(text).unwrap();
         let error = client.set_volume("disk", &change).unwrap_err();
         note(&format!("PATCH /v1/volumes/disk {text}"), error);

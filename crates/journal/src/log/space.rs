@@ -102,8 +102,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.volumes.count_record(entry, self.extent.head().0, self.extent.is_low());
     }
 
-    /// Voids all records of a volume, because its disk has everything on stable storage.
-    fn void_all_records(&mut self, number: u16) {
+    /// Voids all records of a volume, because its disk has everything on stable storage. They are
+    /// void once the superblock is durable.
+    pub fn void_all_records(&mut self, number: u16) {
         let void_before = self.next_record();
         if let Some(volume) = self.volumes.get_mut(number) {
             (volume.needed, volume.fence) = (None, None);

@@ -221,3 +221,32 @@ fn a_client_that_leaves_gives_its_turn_to_the_next() {
     assert_eq!(passes, Passage::Passes { has_turn: false, wakes: None });
     assert_eq!(limiter.end_turn('c'), None);
 }
+
+#[test]
+fn nothing_passes_during_a_hold_and_everyone_does_after_it() {
+    let limited = RequestLimits { requests: Some(1000), ..NONE };
+    for (limits, first) in [(NONE, &[1, 2][..]), (limited, &[1])] {
+        let mut limiter = RequestLimiter::default();
+        assert_eq!(limiter.set(limits, 0), []);
+        limiter.hold();
+        for who in [1, 2, 1] {
+            assert_eq!(limiter.pass(who, 0, 0), Passage::Waits { ns: None });
+        }
+        // A change of the limits does not end the hold.
+        limiter.set(limits, 0);
+        assert_eq!(limiter.pass(2, 0, 0), Passage::Waits { ns: None });
+        let mut woken = limiter.release();
+        assert_eq!(woken, first);
+        let mut passed = Vec::new();
+        while let Some(who) = woken.pop() {
+            let Passage::Passes { has_turn, wakes } = limiter.pass(who, 0, SECOND) else {
+                panic!("client {who} waits");
+            };
+            passed.push(who);
+            let next = if has_turn { limiter.end_turn(who) } else { wakes };
+            woken.extend(next);
+        }
+        passed.sort_unstable();
+        assert_eq!(passed, [1, 2]);
+    }
+}

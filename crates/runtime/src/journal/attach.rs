@@ -255,6 +255,12 @@ impl Journal {
         }
     }
 
+    /// The bytes that the journal holds of a volume from an earlier use; `None` if it holds none.
+    pub(super) fn bytes_held_for(&self, name: &str) -> Option<u64> {
+        let (.., held) = self.held_for(name);
+        (!held.is_empty()).then(|| held.iter().map(|held| held.bytes).sum())
+    }
+
     fn held_for(&self, name: &str) -> (JournalId, bool, Vec<Held>) {
         let found = self.found.lock();
         let volumes = found.superblock.volumes.iter().filter(|volume| volume.name == name);

@@ -131,6 +131,27 @@ pub enum JournalError {
         /// The comparison of the disk with the journal.
         evidence: Evidence,
     },
+    /// The journal holds writes of a volume that is served without it.
+    #[error(
+        "journal {name} holds {} of volume '{volume}' from an earlier use",
+        Bytes(*bytes)
+    )]
+    Holds {
+        /// The device.
+        name: String,
+        /// The volume.
+        volume: String,
+        /// Bytes of the volume in the journal.
+        bytes: u64,
+    },
+    /// An earlier move of the volume to or from the journal has not ended.
+    #[error("journal {name} has not answered to an earlier move of volume '{volume}'")]
+    Pending {
+        /// The device.
+        name: String,
+        /// The volume.
+        volume: String,
+    },
     /// The vault holds data of the volume, too.
     #[error(
         "both journal {name} and the vault hold data of volume '{volume}' ({} in the \
@@ -181,6 +202,10 @@ impl Fault for JournalError {
                 "to serve what is left, start once with accept-loss=yes on its volumes".into()
             }
             Self::Abandoned { .. } => Remedy::from(NAME_ANOTHER).or(ERASE_FOR_NEW),
+            Self::Pending { .. } => {
+                Remedy::from("repeat the command when its device answers").or(NAME_ANOTHER)
+            }
+            Self::Holds { .. } => Remedy::from(NAME_ANOTHER).or(Action::RescueList),
             Self::Missing { volume, .. } => Remedy::from("name that journal for the volume again")
                 .or(Action::RescueApply)
                 .or(Action::AcceptLostJournal(volume.clone())),

@@ -79,7 +79,8 @@ impl JournalRecord for NoJournalRecord {
 }
 
 impl Journal {
-    pub(crate) fn id(&self) -> JournalId {
+    /// Its identity.
+    pub fn id(&self) -> JournalId {
         self.lock().core.log.superblock().journal
     }
 

@@ -164,7 +164,7 @@ fn report(shared: &Shared, shard: &Shard<MappedLines>, seal: &Seal, verdict: Sea
             tracing::warn!(volume = name, %range, "memory damaged: dirty line corrected");
         }
         SealVerdict::Lost { .. } if shard.slots().line(seal.key).lost() != 0 => {
-            if let Some(used) = volume.as_ref().and_then(|volume| volume.journal.as_ref()) {
+            if let Some(used) = volume.as_ref().and_then(|volume| volume.journal.get()) {
                 used.journal.regain(used.number, seal.key.volume());
             }
             tracing::error!(

@@ -192,7 +192,7 @@ mod tests {
                 assert_eq!(lost_sectors(&runtime, volume.id), 8);
                 // As if no thread could be started when the line was lost: only a failed checkpoint
                 // starts one for this volume.
-                let used = volume.journal.as_ref().unwrap();
+                let used = volume.journal.get().unwrap();
                 wait_until("the line is restored", PATIENCE, || {
                     retry(&Arc::downgrade(runtime.shared()), &used.journal, used.number, volume.id);
                     lost_sectors(&runtime, volume.id) == 0
@@ -215,7 +215,7 @@ mod tests {
             }
             gate.close(Kinds::READ);
             for volume in &volumes {
-                let used = volume.journal.as_ref().unwrap();
+                let used = volume.journal.get().unwrap();
                 used.journal.regain(used.number, volume.id);
             }
             gate.open();
@@ -235,7 +235,7 @@ mod tests {
             let disks = [Arc::clone(&disk) as Arc<dyn Backend>, memory(4 * MIB)];
             let runtime = start_over(memory(40 * MIB), disks);
             let volume = runtime.named("a").unwrap();
-            let (id, used) = (volume.id, volume.journal.as_ref().unwrap());
+            let (id, used) = (volume.id, volume.journal.get().unwrap());
             write(&runtime, id, 0, 1, true);
             lose_sectors(&runtime, id, 0, 0x0f);
             // The destage of the other sectors keeps the line in use.
@@ -269,7 +269,7 @@ mod tests {
             let disks = [memory(4 * MIB), memory(4 * MIB)];
             let runtime = start_with(Durability::Flush, Arc::clone(&device) as _, disks);
             let volume = runtime.named("a").unwrap();
-            let (id, used) = (volume.id, volume.journal.as_ref().unwrap());
+            let (id, used) = (volume.id, volume.journal.get().unwrap());
             write(&runtime, id, 0, 1, true);
             assert_eq!(used.journal.records_of(used.number).map(|records| records.len()), Ok(1));
             device.close(Kinds::WRITE);

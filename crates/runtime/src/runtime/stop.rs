@@ -175,7 +175,7 @@ fn flush_and_save(runtime: &Runtime, volume: &Arc<Volume>) -> VolumeResult {
 
 /// Whether the volume's journal has all of its data.
 fn is_journalled(volume: &Volume) -> bool {
-    volume.journal.as_ref().is_some_and(|used| used.journal.status().failed.is_none())
+    volume.journal.get().is_some_and(|used| used.journal.status().failed.is_none())
 }
 
 /// Dumps the volumes among these that only a UPS protects. Returns whether that succeeded.
@@ -192,7 +192,7 @@ fn dump(runtime: &Runtime, volumes: &[Arc<Volume>]) -> bool {
 }
 
 fn left_of(runtime: &Runtime, volume: &Volume, is_dumped: bool) -> LeftBehind {
-    let journal = volume.journal.as_ref().filter(|_| is_journalled(volume));
+    let journal = volume.journal.get().filter(|_| is_journalled(volume));
     let vault =
         runtime.volumes().protectors().vault().filter(|_| is_dumped && volume.power.has_ups());
     let kept_by = journal.map(|used| format!("journal {}", used.journal.name()));

@@ -12,8 +12,8 @@ use crate::platform::locks::{Lock, SharedLock};
 use crate::protect::restore::Restorer;
 use crate::protect::vault::VolumeVault;
 use crate::shared::{
-    ExtentQueries, FlushGate, Gather, Govern, JournalUse, Learn, Shared, SlowVolume, Volume,
-    VolumeLimits, VolumePins, Warm, limits_of,
+    ExtentQueries, FlushGate, Gather, Govern, JournalSlot, JournalUse, Learn, Shared, SlowVolume,
+    Volume, VolumeLimits, VolumePins, Warm, limits_of,
 };
 use crate::stats::{InternalReads, WorkerStats};
 use forebay_backend::Backend;
@@ -105,7 +105,7 @@ impl VolumeService {
             blocks: Lock::default(),
             freshness: Freshness::new(plan == RecoveryPlan::Record),
             order: config.ordered.then(Arc::default),
-            journal,
+            journal: JournalSlot::new(journal),
             power: VolumePower::new(config.protection.has_ups()),
             disk: DiskState { internal_reads, ..DiskState::default() },
             slow: SlowVolume::new(config.slow_us),
@@ -164,7 +164,7 @@ impl VolumeService {
             RecoveryPlan::Restore => restore(&self.shared, volume)?,
             RecoveryPlan::Record => record_again(&self.shared, volume)?,
         }
-        if let Some(used) = &volume.journal {
+        if let Some(used) = volume.journal.get() {
             let is_newest = volume.freshness.newest().is_some();
             let has_all = used.durability == Durability::Ack && is_newest;
             self.pool_volumes().mark_whole(volume.id, has_all.then_some(used.journal.id()));
@@ -205,7 +205,7 @@ fn attach(
 }
 
 /// The protection of a volume's dirty data, for the shards.
-const fn protection_of(has_journal: bool, has_ups: bool) -> Protection {
+pub(super) const fn protection_of(has_journal: bool, has_ups: bool) -> Protection {
     match (has_journal, has_ups) {
         (true, _) => Protection::Journal,
         (false, true) => Protection::Power,
@@ -233,7 +233,7 @@ fn info_of(id: VolumeId, settings: &VolumeSettings) -> VolumeInfo {
 
 /// Restores the volume's data from its journal.
 pub(super) fn restore(shared: &Shared, volume: &Volume) -> VolumeResult {
-    let Some(used) = &volume.journal else { return Ok(()) };
+    let Some(used) = volume.journal.get() else { return Ok(()) };
     let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
     let begun = Instant::now();
     let mut reader = used.journal.reader();

@@ -100,9 +100,9 @@ impl VolumeService {
         if volume.flush.failure().is_none() {
             return Ok(false);
         }
-        let journal = volume.journal.as_ref();
+        let journal = volume.journal.get();
         let working = journal.filter(|used| used.journal.status().failed.is_none());
-        let restored = working.filter(|_| is_idle).map(|it| self.restore_drained(volume, it));
+        let restored = working.filter(|_| is_idle).map(|it| self.restore_drained(volume, &it));
         Ok(!matches!(restored, Some(Ok(()))))
     }
 

@@ -72,17 +72,17 @@ impl<'a> Watchdog<'a> {
 /// The error for a volume that has waited too long, by what it waits for.
 fn stall_error(shared: &Shared, volume: &Volume, outstanding: Outstanding) -> VolumeError {
     let (name, seconds) = (volume.name.clone(), shared.timeouts.disk.as_secs());
-    let used = volume.journal.as_ref();
-    if let Some((journal, reason)) =
-        used.and_then(|it| Some((&it.journal, it.journal.status().waits_for?)))
+    let used = volume.journal.get();
+    if let Some(used) = &used
+        && let Some(reason) = used.journal.status().waits_for
     {
-        return Stall::Record { name, journal: journal.name().to_owned(), reason }.into();
+        return Stall::Record { name, journal: used.journal.name().to_owned(), reason }.into();
     }
     if outstanding.oldest_io.is_some() {
         let dirty_bytes = shared.shards.dirty_bytes(volume.id);
         return VolumeError::Hanging { name, seconds, dirty_bytes };
     }
-    match &volume.journal {
+    match used {
         Some(used) if !used.journal.is_abandoned() => {
             let journal = used.journal.name().to_owned();
             Stall::Journal { name, journal, seconds }.into()
@@ -181,7 +181,7 @@ pub(crate) fn save_all(shared: &Shared) -> VolumeResult {
     kept(shared).try_for_each(|volume| save(&volume))
 }
 
-fn flush_error(shared: &Shared, volume: &Volume, error: IoError) -> VolumeError {
+pub(super) fn flush_error(shared: &Shared, volume: &Volume, error: IoError) -> VolumeError {
     let (name, dirty_bytes) = (volume.name.clone(), shared.shards.dirty_bytes(volume.id));
     match volume.flush.failure() {
         Some(error) => VolumeError::FlushFailed { name, error },

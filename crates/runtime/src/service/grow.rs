@@ -20,7 +20,7 @@ impl VolumeService {
         let measured = volume.backend.measure(0);
         let size_bytes =
             measured.map_err(|source| VolumeError::Measure { name: name.to_owned(), source })?;
-        if let Some(used) = &volume.journal {
+        if let Some(used) = volume.journal.get() {
             used.journal.grow(used.number, size_bytes)?;
         }
         let changing = self.changes.lock();

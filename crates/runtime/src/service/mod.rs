@@ -17,6 +17,7 @@
 //! | `drain` | flushes, and the wait for disks and clients |
 //! | `calibrate` | the measurement of disks |
 //! | `grow` | a disk that has become larger |
+//! | `move_journal` | a volume that leaves its journal for another one |
 //! | `pins` | the ranges of volumes that stay in the pool |
 //! | `presence` | the check that disks are where they were opened |
 //! | `protectors` | the journals and the vault that volumes rely on |
@@ -31,6 +32,7 @@ mod condition;
 mod discard;
 mod drain;
 mod grow;
+mod move_journal;
 mod pins;
 mod presence;
 mod protectors;
@@ -43,6 +45,7 @@ mod status;
 
 pub use condition::VolumeCondition;
 pub use discard::Discarded;
+pub use move_journal::{medium_of, move_journal};
 pub use protectors::Protectors;
 pub use recording::{RecordError, Recording};
 pub use settings::VolumeSettings;
@@ -136,7 +139,7 @@ impl VolumeService {
         if let Some(vault) = self.protectors.vault() {
             vault.rely(volume.id, new.mode)?;
         }
-        if let (Some(used), Mode::WriteBack) = (&volume.journal, new.mode) {
+        if let (Some(used), Mode::WriteBack) = (volume.journal.get(), new.mode) {
             used.journal.rely(&volume.name)?;
         }
         let (id, mode, frozen, config) = (volume.id, new.mode, new.frozen, new.clone());

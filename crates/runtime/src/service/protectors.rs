@@ -106,6 +106,19 @@ impl Protectors {
         Ok(journal)
     }
 
+    /// Whether a volume uses a journal.
+    pub fn is_used(&self, journal: &Arc<Journal>) -> bool {
+        self.shared.volumes.all().iter().any(|volume| {
+            volume.journal.get().is_some_and(|used| Arc::ptr_eq(&used.journal, journal))
+        })
+    }
+
+    /// Closes a journal that no volume uses.
+    pub fn close_journal(&self, journal: &Arc<Journal>) {
+        self.journals.lock().retain(|other| !Arc::ptr_eq(other, journal));
+        journal.close(true);
+    }
+
     /// Opens the vault, or formats one. It has to hold `needed_bytes`.
     pub(crate) fn open_vault(
         &self,
@@ -158,7 +171,7 @@ impl Protectors {
             if let Some(vault) = self.vault() {
                 vault.rely(volume.id, mode)?;
             }
-            if let (Some(used), Mode::WriteBack) = (&volume.journal, mode) {
+            if let (Some(used), Mode::WriteBack) = (volume.journal.get(), mode) {
                 used.journal.rely(&volume.name)?;
             }
         }

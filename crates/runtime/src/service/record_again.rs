@@ -28,17 +28,17 @@ struct Content {
 
 /// Records all dirty data of a volume in the adopted pool, and voids the older records.
 pub(crate) fn record_again(shared: &Shared, volume: &Volume) -> Result<(), VolumeError> {
-    let Some(used) = &volume.journal else { return Ok(()) };
+    let Some(used) = volume.journal.get() else { return Ok(()) };
     let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
     let begun = Instant::now();
     // No client is served yet. The records found in the log stay valid.
     used.journal.restored(used.number)?;
-    let (bytes, result, is_whole) = record_dirty(shared, volume, used).map_err(failed)?;
+    let (bytes, result, is_whole) = record_dirty(shared, volume, &used).map_err(failed)?;
     let name = used.journal.name().to_owned();
     result.map_err(|error| JournalError::Io { name, error })?;
     let has_all = is_whole || PoolVolumes::of(shared).is_all_in(volume.id, used.journal.id());
     volume.freshness.end_recording(has_all);
-    restore_lost(shared, volume, used);
+    restore_lost(shared, volume, &used);
     if bytes > 0 {
         let ms = begun.elapsed().as_millis() as u64;
         tracing::info!(

@@ -56,7 +56,7 @@ impl VolumeService {
     /// Ends a volume that is clean, idle and closed to clients.
     pub(super) fn finish_removal(&self, volume: &Arc<Volume>) -> VolumeResult {
         self.calibrator.wait_until_free(volume);
-        if let Some(used) = &volume.journal {
+        if let Some(used) = volume.journal.get() {
             // The disk has everything. Records that stayed would undo later changes to the disk
             // that are not recorded in the journal.
             used.journal.detach_or_report(used.number);
@@ -91,7 +91,7 @@ impl VolumeService {
     }
 
     fn flush_and_retract(&self, volume: &Arc<Volume>, progress: OnProgress<'_>) -> VolumeResult {
-        let failure = volume.journal.as_ref().and_then(|used| used.journal.unrecorded_failure());
+        let failure = volume.journal.get().and_then(|used| used.journal.unrecorded_failure());
         if let Some(error) = failure {
             // A flush would wait until the failure is recorded, which does not happen before a
             // volume is served.
@@ -101,7 +101,7 @@ impl VolumeService {
         self.empty(volume, progress)?;
         let pool_volumes = self.pool_volumes();
         // The pool's record says what is left to do for data that stays in the journal.
-        let is_left = match &volume.journal {
+        let is_left = match volume.journal.get() {
             Some(used) => used.journal.take_back(used.number),
             None => !pool_volumes.is_marked_whole(volume.id),
         };
@@ -172,8 +172,8 @@ impl VolumeService {
 
     /// Abandons the lost sectors of a volume, and their records in its journal.
     pub(super) fn abandon_lost(&self, volume: &Volume) -> VolumeResult {
-        match &volume.journal {
-            Some(used) => abandon_lost(&self.shared, used, volume.id).map_err(|error| {
+        match volume.journal.get() {
+            Some(used) => abandon_lost(&self.shared, &used, volume.id).map_err(|error| {
                 JournalError::Io { name: used.journal.name().to_owned(), error }
             })?,
             None => self.shared.shards.abandon_lost(volume.id),
@@ -184,12 +184,12 @@ impl VolumeService {
     /// Restores a running volume from its journal, because its disk may have lost acknowledged
     /// data. Drains the volume's clients first, so that the restored data is the newest.
     fn restore_running(&self, volume: &Arc<Volume>) -> VolumeResult {
-        let Some(used) = &volume.journal else { return Ok(()) };
+        let Some(used) = volume.journal.get() else { return Ok(()) };
         if volume.flush.failure().is_none() || used.journal.status().failed.is_some() {
             return Ok(());
         }
         self.close_to_clients(volume)?;
-        let restored = self.drain_clients_and_restore(volume, used);
+        let restored = self.drain_clients_and_restore(volume, &used);
         volume.is_closed.store(false, Ordering::Relaxed);
         restored
     }

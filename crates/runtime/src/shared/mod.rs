@@ -3,6 +3,7 @@
 mod inbox;
 mod recorder;
 mod shards;
+mod standstill;
 mod tasks;
 mod timeouts;
 mod volume;
@@ -21,9 +22,9 @@ pub use volume::{
     WaitingRequest, WaitingRequests, WarmUpState, WarmUpStatus,
 };
 pub(crate) use volume::{
-    DirtyRanges, ExtentQueries, FLUSH_FAILED, FlushGate, FlushNeed, Gather, Govern, JournalUse,
-    Learn, Need, PendingQuery, Pins, SlowVolume, TransferId, Volume, VolumeLimits, VolumePins,
-    Warm, limits_of,
+    DirtyRanges, ExtentQueries, FLUSH_FAILED, FlushGate, FlushNeed, Gather, Govern, JournalSlot,
+    JournalUse, Learn, Need, PendingQuery, Pins, SlowVolume, TransferId, Volume, VolumeLimits,
+    VolumePins, Warm, limits_of,
 };
 pub(crate) use volume_table::VolumeTable;
 

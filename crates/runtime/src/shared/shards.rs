@@ -145,6 +145,16 @@ impl Shards {
         self.each().for_each(|mut shard| configure(&mut shard, id, config));
     }
 
+    /// Sets what preserves the acknowledged data of a volume that is not on its disk yet. There is
+    /// none, so the log of a journal does not fill up because of it.
+    pub(crate) fn set_protection(&self, id: VolumeId, protection: Protection) {
+        self.each_with(id).for_each(|mut shard| {
+            let volume = shard.volume_mut(id);
+            volume.set_protection(protection);
+            volume.set_log_distance(1, 1);
+        });
+    }
+
     /// Makes a volume larger, whose disk has grown to `size_bytes`.
     pub(crate) fn grow(&self, id: VolumeId, size_bytes: u64) {
         self.each_with(id).for_each(|mut shard| shard.volume_mut(id).grow(size_bytes));

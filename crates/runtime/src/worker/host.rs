@@ -156,7 +156,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
         self.find_volume(volume);
         let Some(volume) = &self.volume else { return Protection::None };
         let ups = volume.power.has_ups().then_some(&self.shared.power);
-        protection(ups, volume.journal.as_ref().map(|used| || used.journal.is_abandoned()))
+        protection(ups, volume.journal.get().map(|used| move || used.journal.is_abandoned()))
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
@@ -164,7 +164,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
         let Some(volume) = &self.volume else { return Admission::Free };
         volume.invalidate_samples(part.range);
         let ups = volume.power.has_ups().then_some(&self.shared.power);
-        let journal = volume.journal.as_ref();
+        let journal = volume.journal.get();
         let journal = journal.map(|used| (used.journal.admit(used.number, part), used.durability));
         admission(part.range, fua, ups, journal)
     }
@@ -174,7 +174,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
         if let Some(volume) = volume {
             volume.invalidate_samples(part.range);
         }
-        let used = volume.and_then(|volume| volume.journal.as_ref());
+        let used = volume.and_then(|volume| volume.journal.get());
         used.is_none_or(|used| used.journal.admit_erase(used.number, part))
     }
 
@@ -188,13 +188,13 @@ impl<R: Reactor> Host for WorkerHost<R> {
 
     fn withdraw(&mut self, volume: VolumeId) {
         let volume = self.find_volume(volume);
-        let used = volume.and_then(|volume| volume.journal.as_ref());
+        let used = volume.and_then(|volume| volume.journal.get());
         used.expect("the journal has granted a permit").journal.withdraw();
     }
 
     fn barrier(&mut self, id: VolumeId, part: PartId) -> Result<Barrier, IoError> {
         let volume = Arc::clone(self.find_volume(id).expect("the volume has a request"));
-        let used = volume.journal.as_ref().expect("the journal protects the volume");
+        let used = volume.journal.get().expect("the journal protects the volume");
         let is_durable = used.journal.barrier(part)?;
         let is_complete = !volume.freshness.is_stale(|| self.shared.shards.has_lost(id));
         Ok(Barrier { is_durable, is_complete })
@@ -265,7 +265,7 @@ fn record_in_journal(
     request: &JournalRequest,
 ) -> Option<Answer> {
     let volume = shared.volume(request.volume).expect("a volume with requests is not removed");
-    let used = volume.journal.as_ref().expect("only volumes with a journal have requests to it");
+    let used = volume.journal.get().expect("only volumes with a journal have requests to it");
     let slots: &[_] = match &request.kind {
         JournalOp::Write { slots, .. } => slots,
         _ => &[],

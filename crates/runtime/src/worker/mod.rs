@@ -344,7 +344,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                     volume.govern.sample(volume.id, (number, &shard), &volume.disk.reads, now_ms);
                 let in_shard = shard.volume_mut(volume.id);
                 in_shard.set_pace(pace);
-                let used = volume.journal.as_ref().filter(|_| in_shard.dirty_lines() > 0);
+                let used = volume.journal.get().filter(|_| in_shard.dirty_lines() > 0);
                 if let Some(used) = used {
                     let (left, all) = distance(&used.journal, used.number);
                     in_shard.set_log_distance(left, all);

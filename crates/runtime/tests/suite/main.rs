@@ -40,6 +40,7 @@ mod hanging;
 mod hold_out;
 mod journal;
 mod mirror;
+mod move_journal;
 mod pieces;
 mod pins;
 mod power;

@@ -14,7 +14,7 @@ pub(crate) fn server(status: &Status, page: &mut Page) {
     page.field("process", format!("{}, version {}", status.pid, status.version));
     let polled = match status.polled_ms / 1_000 {
         0 => String::new(),
-        seconds => format!("; looked for requests for {} instead of sleeping", duration(seconds)),
+        seconds => format!("; polled for {}", duration(seconds)),
     };
     page.field("workers", format!("{} on {}{polled}", status.workers, status.io_engine));
     page.field("listening at", status.listeners.join(", "));

@@ -1,6 +1,6 @@
 //! Adds volumes: opens a disk with its journal, and hands both to the runtime.
 
-use super::{Daemon, monitors, problem};
+use super::{Daemon, monitors, moves, problem};
 use crate::report::problem as problem_of;
 use crate::serve::calibrations::Disk;
 use crate::serve::changes::log_frozen;
@@ -43,24 +43,10 @@ pub(super) fn add_configured(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Pr
 /// Adds a volume. Takes no figures of other volumes, so that a start is linear.
 pub(in crate::serve) fn add(
     daemon: &Daemon,
-    spec: VolumeSpec,
+    mut spec: VolumeSpec,
     opening: &Opening<'_>,
 ) -> Result<(), Problem> {
-    check_name(daemon, &spec.name)?;
-    check_tls(daemon, &spec)?;
-    let has_vault = daemon.runtime.volumes().protectors().vault().is_some();
-    spec.check_ups(&daemon.state().config.ups.upses, has_vault)
-        .map_err(|error| problem_of(&error))?;
-    if spec.config.protection.has_ups() && !has_vault {
-        tracing::warn!(
-            volume = %spec.name,
-            "no vault: the UPS does not protect the volume, which writes through if its \
-             journal fails"
-        );
-    }
-    if let Some(bytes) = forebay_backend::allocated_bytes(&spec.backing) {
-        daemon.sizing.check_beside(&spec.name, bytes)?;
-    }
+    check_new(daemon, &spec)?;
     let (read_only, in_use_wait) = (spec.config.read_only, opening.in_use_wait);
     let refuse_images =
         spec.config.format == DiskFormat::Auto && !daemon.runtime.is_in_pool(&spec.name);
@@ -75,7 +61,9 @@ pub(in crate::serve) fn add(
     if !(opening.is_wanted)() {
         return Err(problem(VolumeError::Leaving(spec.name)));
     }
-    let journal = daemon.journals.of_volume(&daemon.runtime, &spec, in_use_wait)?;
+    let lease = daemon.journals.lease();
+    let (journal, first) = daemon.journals.to_begin_with(&daemon.runtime, &spec, in_use_wait)?;
+    let wanted = std::mem::replace(&mut spec, first);
     let size = Size(backend.description().size_bytes());
     let geometry = geometry(daemon, &spec, backend.description());
     let medium = backend.medium();
@@ -106,9 +94,33 @@ pub(in crate::serve) fn add(
         log_frozen(name, true);
     }
     let name = spec.name.clone();
-    daemon.state().volumes.push(spec);
+    daemon.state().volumes.push(spec.clone());
     daemon.missing.forget(&name);
+    drop(lease);
+    if spec != wanted {
+        moves::complete(daemon, &spec, wanted);
+    }
     monitors::add(daemon, &name);
+    Ok(())
+}
+
+/// Checks a volume before anything of it is opened, and warns of a UPS without a vault.
+fn check_new(daemon: &Daemon, spec: &VolumeSpec) -> Result<(), Problem> {
+    check_name(daemon, &spec.name)?;
+    check_tls(daemon, spec)?;
+    let has_vault = daemon.runtime.volumes().protectors().vault().is_some();
+    spec.check_ups(&daemon.state().config.ups.upses, has_vault)
+        .map_err(|error| problem_of(&error))?;
+    if spec.config.protection.has_ups() && !has_vault {
+        tracing::warn!(
+            volume = %spec.name,
+            "no vault: the UPS does not protect the volume, which writes through if its \
+             journal fails"
+        );
+    }
+    if let Some(bytes) = forebay_backend::allocated_bytes(&spec.backing) {
+        daemon.sizing.check_beside(&spec.name, bytes)?;
+    }
     Ok(())
 }
 

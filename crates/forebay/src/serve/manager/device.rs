@@ -55,7 +55,8 @@ fn connect(
     let device = describe(daemon, name)?;
     check_plain(daemon, name)?;
     check_replaceable(daemon, name, request)?;
-    let listeners = daemon.state().addresses.clone();
+    let listeners: Vec<_> =
+        daemon.state().listeners.iter().map(|listener| listener.address.clone()).collect();
     let (unix, tcp) = local_address(&listeners).ok_or_else(|| {
         let message = "the server has no NBD listener that a block device could be connected to";
         let remedy = "give it one, as in nbd = [\"unix:/run/forebay/nbd.sock\"], or use ublk";

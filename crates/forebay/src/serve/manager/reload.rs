@@ -6,6 +6,7 @@
 
 use super::Daemon;
 use super::add::add_configured;
+use super::listeners::PreparedListeners;
 use super::remove::remove;
 use crate::report::{problem as problem_of, sentence, sentence_of};
 use crate::serve::{check, dashboard, tls};
@@ -22,8 +23,8 @@ impl Daemon {
     /// volume and cannot add the new one, the next reload repeats the addition.
     ///
     /// # Errors
-    /// The file is invalid, a change failed, or another reload is in progress; or more than half of
-    /// the served volumes would be removed, and not `removes`.
+    /// The file is invalid, an address cannot be opened, a change failed, or another reload is in
+    /// progress; or more than half of the served volumes would be removed, and not `removes`.
     pub(in crate::serve) fn apply_file(&self, removes: bool) -> Result<(), Problem> {
         let Ok(_one) = self.reloading.try_lock() else {
             let message = "a reload is in progress";
@@ -41,6 +42,12 @@ impl Daemon {
         if !removes {
             check_removals(&changes, &served).map_err(logged)?;
         }
+        let listeners = PreparedListeners::prepare(self, &old, &new).map_err(|problem| {
+            let message = format!("reload failed, configuration unchanged: {}", problem.message);
+            logged(Problem { message, ..problem })
+        })?;
+        // Before the volumes: a disk may hang, and clients at new addresses would wait.
+        listeners.apply();
         let mut failed: Vec<(ConfigChange, Problem)> = Vec::new();
         for change in changes {
             let has_failed =
@@ -66,8 +73,10 @@ impl Daemon {
         {
             tracing::error!(error = sentence(&error), "reload failed, certificate unchanged");
         }
-        if let Some(keys) = &self.dashboard
-            && let Err(error) = dashboard::reload(keys, &old)
+        if let Some(keys) = self.control().and_then(|control| control.dashboard_keys())
+            && old.dashboard == new.dashboard
+            && old.dashboard_tokens == new.dashboard_tokens
+            && let Err(error) = dashboard::reload(&keys, &old)
         {
             tracing::error!(error = sentence(&error), "reload failed, dashboard unchanged");
         }
@@ -105,7 +114,8 @@ impl Daemon {
                 crate::logging::set_level(*new);
                 Ok(())
             }
-            ConfigChange::NeedsRestart { .. } => Ok(()),
+            // Listeners are changed already.
+            ConfigChange::Listening { .. } | ConfigChange::NeedsRestart { .. } => Ok(()),
         }
     }
 }

@@ -23,7 +23,7 @@ impl Vault {
             return Err(VaultError::Volumes(self.name.clone()));
         }
         let (id, name) = (volume.id, volume.name.clone());
-        let (relies, has_journal) = (volume.power.has_ups(), volume.journal.is_some());
+        let (relies, has_journal) = (volume.power.has_ups(), volume.journal.is_used());
         state.volumes.push(Attached { id, relies, has_journal, name, size_bytes, identity });
         drop(state);
         if relies {

@@ -9,7 +9,11 @@ use std::time::Instant;
 
 /// The limits of a volume. Without any, a request costs the load of [`VolumeLimits::are_set`].
 pub(crate) struct VolumeLimits {
+    /// There is a limit, or a hold.
     are_set: AtomicBool,
+    /// No request may pass for the moment, not even one that no limit counts.
+    is_held: AtomicBool,
+    has_limit: AtomicBool,
     /// The origin of the limiter's times.
     started: Instant,
     limiter: Lock<RequestLimiter<Waiter>>,
@@ -17,7 +21,8 @@ pub(crate) struct VolumeLimits {
 
 impl VolumeLimits {
     pub(crate) fn new(config: &VolumeConfig, started: Instant) -> Self {
-        let limits = Self { are_set: AtomicBool::new(false), started, limiter: Lock::default() };
+        let (are_set, is_held, has_limit) = Default::default();
+        let limits = Self { are_set, is_held, has_limit, started, limiter: Lock::default() };
         limits.set(config, started);
         limits
     }
@@ -35,8 +40,35 @@ impl VolumeLimits {
             burst_us: config.limit_burst_us,
         };
         let mut limiter = self.limiter.lock();
-        self.are_set.store(!limits.is_none(), Ordering::Relaxed);
+        self.has_limit.store(!limits.is_none(), Ordering::Relaxed);
+        self.update();
         limiter.set(limits, self.ns(now))
+    }
+
+    /// With the limiter locked.
+    fn update(&self) {
+        let has_any = self.has_limit.load(Ordering::Relaxed) || self.is_held();
+        self.are_set.store(has_any, Ordering::Relaxed);
+    }
+
+    /// Lets no request pass until [`Self::release`]. One that is being received may still begin.
+    pub(crate) fn hold(&self) {
+        let mut limiter = self.limiter.lock();
+        self.is_held.store(true, Ordering::Relaxed);
+        self.update();
+        limiter.hold();
+    }
+
+    /// Ends a hold. Returns the clients to wake.
+    pub(crate) fn release(&self) -> Vec<Waiter> {
+        let mut limiter = self.limiter.lock();
+        self.is_held.store(false, Ordering::Relaxed);
+        self.update();
+        limiter.release()
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::Relaxed)
     }
 
     /// See [`RequestLimiter::pass`].

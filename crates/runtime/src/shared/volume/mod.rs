@@ -70,7 +70,7 @@ pub(crate) struct Volume {
     /// Whether lost sectors may be restored from the journal.
     pub freshness: Freshness,
     /// The journal that records its writes.
-    pub journal: Option<JournalUse>,
+    pub journal: JournalSlot,
     /// Its state with respect to the UPS.
     pub power: VolumePower,
     /// Its warm list and its warm-up.
@@ -101,6 +101,38 @@ pub(crate) struct Volume {
     /// The operator has given up what its disk does not take: I/Os do not reach the disk any more,
     /// and a stop does not wait for those that have.
     pub given_up: AtomicBool,
+}
+
+/// The journal of a volume, which another one may replace. Every method may be called under the
+/// lock of a shard.
+#[derive(Default)]
+pub(crate) struct JournalSlot {
+    /// For volumes without a journal, so that a request takes no lock.
+    is_used: AtomicBool,
+    used: SharedLock<Option<Arc<JournalUse>>>,
+}
+
+impl JournalSlot {
+    pub(crate) fn new(used: Option<JournalUse>) -> Self {
+        let slot = Self::default();
+        slot.replace(used.map(Arc::new));
+        slot
+    }
+
+    pub(crate) fn get(&self) -> Option<Arc<JournalUse>> {
+        if self.is_used() { self.used.read().clone() } else { None }
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the journal. No request of the volume is in flight, and no worker handles an event.
+    pub(crate) fn replace(&self, used: Option<Arc<JournalUse>>) {
+        let mut current = self.used.write();
+        self.is_used.store(used.is_some(), Ordering::Relaxed);
+        *current = used;
+    }
 }
 
 /// The use of a journal by a volume.
@@ -141,8 +173,8 @@ impl Volume {
 
     /// Whether only the pool holds the volume's dirty data: it has a UPS, and no working journal.
     pub(crate) fn is_ups_only(&self) -> bool {
-        let journal = self.journal.as_ref();
-        self.power.is_ups_only(journal.map(|used| || used.journal.is_abandoned()))
+        let journal = self.journal.get();
+        self.power.is_ups_only(journal.map(|used| move || used.journal.is_abandoned()))
     }
 
     /// The counters of its requests.

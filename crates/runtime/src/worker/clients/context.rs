@@ -304,7 +304,7 @@ fn refusal(shared: &Shared, volume: &Volume, kind: RequestKind) -> Option<Refusa
         return refuse(IoError::Shutdown, crate::protect::power::HALTED);
     }
     // A journal keeps writes durable although the disk has failed a flush.
-    if is_stable(kind) && volume.journal.is_none() && volume.flush.failure().is_some() {
+    if is_stable(kind) && !volume.journal.is_used() && volume.flush.failure().is_some() {
         return refuse(IoError::Io, crate::shared::FLUSH_FAILED);
     }
     if shared.stopping.load(Ordering::Relaxed) {

@@ -112,7 +112,11 @@ impl<R: Reactor> Context<'_, R> {
         let WorkerHost { shared, clients, worker, now, .. } = &mut *self.host;
         let Some(client) = clients.get_mut(id) else { return true };
         let Some(volume) = &client.volume else { return true };
-        let Some(bytes) = counted_bytes(kind, len) else { return true };
+        let bytes = match counted_bytes(kind, len) {
+            Some(bytes) => bytes,
+            None if volume.limits.is_held() => 0,
+            None => return true,
+        };
         let is_ending =
             shared.stopping.load(Ordering::Relaxed) || volume.is_closed.load(Ordering::Relaxed);
         if client.limited.has_passed {
