@@ -178,8 +178,8 @@ impl SocketFile {
         })
     }
 
-    /// Changes its rights while it listens; what is `None` becomes as for a new file. Nobody may
-    /// connect meanwhile who may not by both the old and the new mode.
+    /// Changes its rights while it listens; `None` stands for the rights of a new file. Meanwhile,
+    /// only users may connect who may do so by both the old and the new mode.
     ///
     /// # Errors
     /// This process may not give the file those rights. It has its former ones then, as far as

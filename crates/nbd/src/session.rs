@@ -227,7 +227,7 @@ impl SessionRecord {
     }
 }
 
-/// FNV-1a: it finds what is damaged or torn, and guards against nobody.
+/// FNV-1a: detects damaged and torn records. It is no protection against forged ones.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &byte| {
         (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

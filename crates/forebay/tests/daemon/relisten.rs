@@ -20,6 +20,10 @@ struct Configured {
 
 impl Configured {
     fn start(io: &str, settings: &str) -> Self {
+        Self::start_with(io, "no", settings)
+    }
+
+    fn start_with(io: &str, keeper: &str, settings: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let this = Self { directory, daemon: None };
         this.write(settings);
@@ -33,11 +37,12 @@ impl Configured {
             "--workers",
             "2",
             "--keeper",
-            "no",
+            keeper,
         ]);
         command.arg("--state").arg(this.at("state")).stdin(Stdio::null());
         command.arg("--config").arg(this.at("forebay.toml"));
-        let daemon = Daemon::spawn(command, this.at("first.sock"));
+        let mut daemon = Daemon::spawn(command, this.at("first.sock"));
+        daemon.set_kept(keeper == "yes");
         Self { daemon: Some(daemon), ..this }
     }
 
@@ -82,6 +87,43 @@ impl Configured {
             .filter(|it| it.as_ref().unwrap().path().extension().is_some_and(|it| it == "sock"));
         assert_eq!(left.count(), 0, "the files of sockets are removed");
     }
+}
+
+/// The next server has the sockets that the reload has opened and changed, and their clients, and
+/// not the one that the reload has closed.
+#[test]
+fn addresses_that_a_reload_has_changed_go_to_the_next_server() {
+    let (removed, opened) = (free_port(), free_port());
+    let nbd = |port: u16, access: &str| {
+        format!("nbd = ['unix:DIR/first.sock{access}', 'tcp:127.0.0.1:{port}']")
+    };
+    let on = Configured::start_with("auto", "yes", &nbd(removed, ""));
+    let mut stays = over_tcp(removed);
+    let server = on.daemon().server().as_raw_nonzero();
+    let files = || fs::read_dir(format!("/proc/{server}/fd")).unwrap().count();
+    let before = files();
+    // Opened, closed and opened again.
+    on.reload(&nbd(opened, ""));
+    on.reload(&nbd(removed, ""));
+    on.reload(&nbd(opened, ",mode=0600"));
+    wait_until("the closed sockets are let go", PATIENCE, || files() <= before);
+    let mut local = on.daemon().client("disk");
+    let mut new = over_tcp(opened);
+    assert!(TcpStream::connect(("127.0.0.1", removed)).is_err(), "it is closed at the reload");
+    let inode = fs::metadata(on.at("first.sock")).unwrap().ino();
+    let (code, said) = on.daemon().run(&["upgrade"]);
+    assert_eq!(code, Some(0), "{said}");
+    for (client, byte) in [(&mut stays, 1), (&mut new, 2)] {
+        client.write(4096, &[byte; 512]).unwrap();
+        assert_eq!(client.read(4096, 512).unwrap(), [byte; 512]);
+    }
+    assert_eq!(local.read(4096, 512).unwrap(), [2; 512]);
+    assert_eq!(fs::metadata(on.at("first.sock")).unwrap().ino(), inode, "the same socket");
+    assert_eq!(mode_of(&on.at("first.sock")), 0o600);
+    over_tcp(opened).read(0, 512).unwrap();
+    assert!(TcpStream::connect(("127.0.0.1", removed)).is_err(), "it does not come back");
+    drop((stays, new, local));
+    on.stop();
 }
 
 /// A port that is free now.

@@ -268,7 +268,7 @@ fn enter(
         let named = (&*entered.name, entered.id);
         let number = enter_journal(&entering, named, identity, &entered.backend);
         let entered = number.as_ref().ok().copied();
-        // Nobody waits any more if it took too long.
+        // The caller has given up if it took too long.
         if sender.send(number).is_err()
             && let Some(number) = entered
         {

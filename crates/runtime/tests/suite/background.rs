@@ -9,6 +9,7 @@ use forebay_runtime::{BackgroundShares, Engine};
 use forebay_types::BackgroundShare::{Full, Least, Reduced};
 use forebay_types::{BackgroundShare, ByteRange, Mode, PinnedRanges};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const MIB: u64 = 1 << 20;
 const LINE: u64 = 4096;
@@ -80,6 +81,37 @@ fn writeback_that_is_urgent_does_not_slow_down(engine: Engine) {
     assert!(disk.io_count().unwrap().writes > 0);
     drop(client);
     server.stop();
+}
+
+/// With io_uring, workers try what looking for requests gains, and only if they may.
+#[test]
+fn workers_look_for_requests_while_processors_are_free() {
+    let server = Server::start(Engine::IoUring);
+    server.add_memory("disk", SIZE, Mode::WriteThrough);
+    let polled_us = || server.runtime.status().unwrap().polled_us;
+    let (ends, server) = (AtomicBool::new(false), &server);
+    std::thread::scope(|scope| {
+        // Several, so that the waits of the worker are short on a busy machine, too.
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut client = server.client("disk");
+                while !ends.load(Ordering::Relaxed) {
+                    client.read(0, 512).unwrap();
+                }
+            });
+        }
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        let before = polled_us();
+        server.runtime.set_spare_processors(true);
+        let is_tried = || polled_us() > 0;
+        let begun = std::time::Instant::now();
+        while !is_tried() && begun.elapsed() < PATIENCE {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        ends.store(true, Ordering::Relaxed);
+        assert_eq!(before, 0, "it may not yet");
+        assert!(is_tried(), "it is not tried");
+    });
 }
 
 fn what_clients_wait_for_is_counted(engine: Engine) {

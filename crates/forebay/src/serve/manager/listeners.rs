@@ -61,7 +61,7 @@ impl Daemon {
         drop(state);
         self.to_next.keep(kept);
         if let Some(former) = former {
-            // Its file is gone, so that nobody can connect.
+            // Its file is gone, so no client can connect to it.
             self.nbd.close(former.id);
         }
     }
