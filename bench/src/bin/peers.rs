@@ -58,8 +58,8 @@ struct PeersArgs {
     programs: Option<PathBuf>,
 }
 
-/// Write-back without protection: if the server dies, dirty data is lost. The other servers lose all
-/// data then.
+/// Write-back without protection: if the server dies, dirty data is lost. The other servers lose
+/// all data then.
 const WRITE_BACK: &str = "mode=write-back,protection=none,accept-loss=yes";
 
 fn main() -> Result<ExitCode> {
