@@ -100,13 +100,18 @@ fn addresses_that_a_reload_has_changed_go_to_the_next_server() {
     let on = Configured::start_with("auto", "yes", &nbd(removed, ""));
     let mut stays = over_tcp(removed);
     let server = on.daemon().server().as_raw_nonzero();
-    let files = || fs::read_dir(format!("/proc/{server}/fd")).unwrap().count();
-    let before = files();
     // Opened, closed and opened again.
+    let mut closed = vec![listener_at(removed)];
     on.reload(&nbd(opened, ""));
+    closed.push(listener_at(opened));
     on.reload(&nbd(removed, ""));
+    closed.push(listener_at(removed));
     on.reload(&nbd(opened, ",mode=0600"));
-    wait_until("the closed sockets are let go", PATIENCE, || files() <= before);
+    wait_until("the closed sockets are let go", PATIENCE, || {
+        let held = sockets_of(server);
+        assert!(held.contains(&listener_at(opened)), "the open one is held");
+        !closed.iter().any(|it| held.contains(it))
+    });
     let mut local = on.daemon().client("disk");
     let mut new = over_tcp(opened);
     assert!(TcpStream::connect(("127.0.0.1", removed)).is_err(), "it is closed at the reload");
@@ -129,6 +134,25 @@ fn addresses_that_a_reload_has_changed_go_to_the_next_server() {
 /// A port that is free now.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The inode of the socket that listens at the port, as the kernel names it in descriptors.
+fn listener_at(port: u16) -> String {
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let inode = table.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let listens = fields[1] == format!("0100007F:{port:04X}") && fields[3] == "0A";
+        listens.then(|| format!("socket:[{}]", fields[9]))
+    });
+    inode.unwrap_or_else(|| panic!("nothing listens at port {port}: {table}"))
+}
+
+/// The sockets that the process holds.
+fn sockets_of(process: impl std::fmt::Display) -> Vec<String> {
+    let files = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+    let targets =
+        files.filter_map(|it| fs::read_link(it.path()).ok()?.into_os_string().into_string().ok());
+    targets.filter(|it| it.starts_with("socket:")).collect()
 }
 
 fn mode_of(path: &Path) -> u32 {
