@@ -97,6 +97,25 @@ pub fn advance<S: Read + Write>(
     step.expect("the server ended the connection within the handshake")
 }
 
+/// Writes and empties the bytes. `None` if the server has ended the connection.
+fn write_unless_ended(stream: &mut impl Write, out: &mut Vec<u8>) -> Option<()> {
+    let written = unless_ended(stream.write_all(out));
+    out.clear();
+    written
+}
+
+/// `None` if the other end of the socket is closed. Any other error fails the test.
+fn unless_ended<T>(result: io::Result<T>) -> Option<T> {
+    match result {
+        Err(error)
+            if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
+        {
+            None
+        }
+        result => Some(result.unwrap()),
+    }
+}
+
 /// As [`advance`]; `None` if the server ends the connection.
 fn try_advance<S: Read + Write>(
     stream: &mut S,
@@ -105,20 +124,15 @@ fn try_advance<S: Read + Write>(
     out: &mut Vec<u8>,
 ) -> Option<ClientStep> {
     loop {
-        stream.write_all(out).unwrap();
-        out.clear();
+        write_unless_ended(stream, out)?;
         let (taken, step) = handshake.advance(input, out);
         input.drain(..taken);
-        stream.write_all(out).unwrap();
-        out.clear();
+        write_unless_ended(stream, out)?;
         if step != ClientStep::NeedMore {
             return Some(step);
         }
         let mut bytes = [0; 4096];
-        let len = read_some(stream, &mut bytes).unwrap();
-        if len == 0 {
-            return None;
-        }
+        let len = unless_ended(read_some(stream, &mut bytes)).filter(|&len| len > 0)?;
         input.extend_from_slice(&bytes[..len]);
     }
 }
