@@ -49,10 +49,10 @@ boot() {
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
   timeout "$timeout_seconds" "${command[@]}" -nographic -nic none \
     -append "$kernel_options forebay_rounds=$rounds forebay_driver=$driver" </dev/null 2>&1 |
-    tr -d '\r' | tee "$dir/console"
+    show_console
 }
 
 fetch_kernel
 pack
 boot || fail "the guest did not end by itself within $timeout_seconds s"
-grep -qx 'guest: all passed' "$dir/console" || fail "the guest did not pass: see above"
+expect_passed

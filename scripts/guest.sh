@@ -85,3 +85,12 @@ qemu_command() {
   if [[ -n ${KERNEL_KVM:-} ]]; then command+=(-enable-kvm -cpu host); else command+=(-cpu max); fi
   command+=(-kernel "$cache"/boot/vmlinuz-* -initrd "$dir/initrd")
 }
+
+# show_console: copies what the guest prints to this script's output and to $dir/console, line by
+# line.
+show_console() { sed -u 's/\r//g' | tee "$dir/console"; }
+
+# expect_passed: ends the script with an error, unless the guest has passed.
+expect_passed() {
+  grep -qx 'guest: all passed' "$dir/console" || fail "the guest did not pass: see above"
+}

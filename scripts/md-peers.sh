@@ -94,7 +94,7 @@ boot() {
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
   timeout "$timeout_seconds" "${command[@]}" -icount shift=0,sleep=off -nographic -nic none \
     -append "$kernel_options" </dev/null 2>&1 |
-    stdbuf -oL tr -d '\r' | tee "$dir/console"
+    show_console
 }
 
 fetch_kernel

@@ -89,7 +89,7 @@ boot() {
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
   timeout "$timeout_seconds" "${command[@]}" -icount shift=0,sleep=off -nographic -nic none \
     -append "$kernel_options" </dev/null 2>&1 |
-    stdbuf -oL tr -d '\r' | tee "$dir/console"
+    show_console
 }
 
 cargo build --quiet --release --package forebay-backend --example arrays

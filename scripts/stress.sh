@@ -63,10 +63,10 @@ boot() {
   timeout "$timeout_seconds" "${command[@]}" -nographic -nic none \
     -append "$kernel_options forebay_rounds=$rounds forebay_seconds=$seconds \
       forebay_driver=$driver" \
-    </dev/null 2>&1 | tr -d '\r' | tee "$dir/console"
+    </dev/null 2>&1 | show_console
 }
 
 fetch_kernel
 pack
 boot || fail "the guest did not end by itself within $timeout_seconds s"
-grep -qx 'guest: all passed' "$dir/console" || fail "the guest did not pass: see above"
+expect_passed
