@@ -321,13 +321,15 @@ fn check_in(
 }
 
 /// A disk that grows under its guest: the guest is told, and reaches the new part. One that has its
-/// own idea of the size is refused.
+/// own idea of the size is refused. A monitor that connects again and does not ask for the size is
+/// told, too: it may have grown meanwhile.
 fn grow(programs: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let image = File::create(dir.path().join("disk.img"))?;
     image.set_len(DISK_BYTES as u64)?;
     let server = serve(programs, dir.path(), 1)?;
     let (monitor, _ram, mut ring) = small_guest(&dir.path().join("vhost/disk.sock"))?;
+    monitor.wait_for_change().context("a monitor that has not asked for the size")?;
     let mut size = DISK_BYTES as u64;
     for step in 1..=20_u64 {
         for (is_grown, wanted) in [(false, 1), (true, 0)] {

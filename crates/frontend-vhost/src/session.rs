@@ -126,6 +126,8 @@ pub(crate) struct MonitorSession {
     bytes: Arc<AtomicU64>,
     /// Where the monitor is told that the device has changed.
     channel: Option<OwnedFd>,
+    /// Whether the monitor has been told the present size, or that there is another one.
+    knows_size: bool,
     inbox: Arc<SessionsInbox>,
     features: u64,
     protocol: u64,
@@ -156,6 +158,7 @@ impl MonitorSession {
             device,
             bytes: Arc::new(AtomicU64::new(device.bytes)),
             channel: None,
+            knows_size: false,
             inbox,
             features: 0,
             protocol: 0,
@@ -226,9 +229,15 @@ impl MonitorSession {
     pub(crate) fn grow(&mut self, bytes: u64) {
         self.device.bytes = bytes;
         self.bytes.store(bytes, Ordering::Relaxed);
-        if let Some(channel) = &self.channel
-            && let Err(error) = send(channel, &config_changed(), None)
-        {
+        self.knows_size = false;
+        self.tell_size();
+    }
+
+    /// Tells the monitor that the size may be another one, if it does not know.
+    fn tell_size(&mut self) {
+        let Some(channel) = self.channel.as_ref().filter(|_| !self.knows_size) else { return };
+        self.knows_size = true;
+        if let Err(error) = send(channel, &config_changed(), None) {
             let (volume, client) = (&self.volume, &self.peer);
             tracing::warn!(%volume, %client, %error, "cannot tell a monitor of the new size");
         }
@@ -257,6 +266,9 @@ impl MonitorSession {
                     (Ok(worker), RingStage::Starting { stops: false }) => {
                         *stage = RingStage::Running { worker };
                         self.tell_all(workers, key.ring);
+                        // QEMU does not ask again after a reconnection, and the volume may have
+                        // grown meanwhile. It listens to this when the rings have started.
+                        self.tell_size();
                     }
                     (Ok(_), _) => {}
                     (Err(error), _) => {
@@ -329,7 +341,10 @@ impl MonitorSession {
                 self.channel = Some(one_file(files)?);
                 SessionAnswer::Done
             }
-            MonitorMessage::GetConfig(part) => SessionAnswer::Bytes(self.properties(part)),
+            MonitorMessage::GetConfig(part) => {
+                self.knows_size = true;
+                SessionAnswer::Bytes(self.properties(part))
+            }
             MonitorMessage::SetConfig { part, bytes } => {
                 if let (WRITE_BACK_AT, [value]) = (part.offset, &bytes[..]) {
                     self.wants_write_back = *value != 0;
