@@ -132,7 +132,8 @@ impl Monitor {
         }
         self.send(5, &table, &[ram.file.as_fd()])?;
         if self.has_inflight && self.inflight.is_none() {
-            let entries = rings.first().map_or(0, |ring| ring.entries());
+            // Like QEMU 10.0, whose driver may make rings longer than the monitor has asked for.
+            let entries = rings.first().map_or(0, |ring| ring.entries()) / 2;
             let mut shape = vec![0; 24];
             shape[16..18].copy_from_slice(&(rings.len() as u16).to_le_bytes());
             shape[18..20].copy_from_slice(&entries.to_le_bytes());

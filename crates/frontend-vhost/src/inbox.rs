@@ -28,6 +28,9 @@ pub(crate) enum RingError {
     /// The ring is not in the guest's memory.
     #[error("the ring is not in the memory of the guest")]
     Memory,
+    /// The region for its requests in flight, which another program has made, is too small.
+    #[error("the ring is longer than the monitor has asked space for: set its queue-size")]
+    Inflight,
 }
 
 /// What a worker tells the thread of the sessions.

@@ -100,9 +100,12 @@ impl GuestQueue {
             return Err(RingError::Closed);
         }
         let mut taken = Vec::new();
-        let Some(ring) = setup.ring(&mut taken) else {
-            cx.leave(client, true);
-            return Err(RingError::Memory);
+        let ring = match setup.ring(&mut taken) {
+            Ok(ring) => ring,
+            Err(error) => {
+                cx.leave(client, true);
+                return Err(error);
+            }
         };
         let places = (0..ring.entries()).map(|_| RequestPlace::default()).collect();
         cx.sockets().watch_counter(setup.place, setup.kick.as_raw_fd());

@@ -1,6 +1,7 @@
 //! A ring of a guest, and its part of the region of requests in flight.
 
 use crate::chain::{BrokenChain, Chain};
+use crate::inbox::RingError;
 use crate::memory::{GuestMemory, SharedMapping};
 use forebay_vhost::inflight::{InflightEntry, RingHead, entry_at, ring_bytes};
 use forebay_vhost::message::RingAddresses;
@@ -45,28 +46,37 @@ unsafe impl Send for GuestRing {}
 pub(crate) struct BrokenRing;
 
 /// The memory at an address of the monitor, if it is there and aligned.
-fn find(memory: &GuestMemory, address: u64, bytes: u64, alignment: usize) -> Option<*mut u8> {
-    let piece = memory.at_monitor_address(address, bytes)?;
-    (piece.start as usize).is_multiple_of(alignment).then_some(piece.start)
+fn find(
+    memory: &GuestMemory,
+    address: u64,
+    bytes: u64,
+    alignment: usize,
+) -> Result<*mut u8, RingError> {
+    let piece = memory.at_monitor_address(address, bytes);
+    let start = piece.map(|piece| piece.start);
+    start.filter(|start| (*start as usize).is_multiple_of(alignment)).ok_or(RingError::Memory)
 }
 
 impl GuestRing {
     /// A ring at these addresses. Requests that an earlier server had taken are added to `taken`,
-    /// in their order. `None` if the addresses are not in the memory.
+    /// in their order.
+    ///
+    /// # Errors
+    /// The addresses are not in the memory, or the region for requests in flight is too small.
     pub(crate) fn new(
         memory: Arc<GuestMemory>,
         (entries, addresses): (u16, &RingAddresses),
         (base, has_event_index): (u16, bool),
         inflight: Option<InflightPart>,
         taken: &mut Vec<u16>,
-    ) -> Option<Self> {
+    ) -> Result<Self, RingError> {
         let table =
             find(&memory, addresses.descriptors, table_bytes(entries), 16)?.cast_const().cast();
         let available =
             find(&memory, addresses.available, available_bytes(entries), 2)?.cast_const().cast();
         let used = find(&memory, addresses.used, used_bytes(entries), 4)?.cast();
         let inflight = match inflight {
-            Some(part) => Some(InflightState::new(part, entries)?),
+            Some(part) => Some(InflightState::new(part, entries).ok_or(RingError::Inflight)?),
             None => None,
         };
         let mut ring = Self {
@@ -87,7 +97,7 @@ impl GuestRing {
             inflight.recover(ring.next_used, taken);
             ring.next_available = ring.next_used.wrapping_add(taken.len() as u16);
         }
-        Some(ring)
+        Ok(ring)
     }
 
     pub(crate) const fn entries(&self) -> u16 {

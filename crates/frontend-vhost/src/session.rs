@@ -7,8 +7,9 @@ use crate::setup::{Reports, RingSetup};
 use crate::socket::{MessageSocket, ReceiveError, Received, send};
 use crate::workers::{WorkerMail, WorkerMessage};
 use forebay_frontend::Peer;
+use forebay_vhost::RING_ENTRIES_MAX;
 use forebay_vhost::block::{GuestDisk, PROPERTIES_BYTES, WRITE_BACK_AT, feature};
-use forebay_vhost::inflight::{region_bytes, ring_bytes};
+use forebay_vhost::inflight::{entries_within, region_bytes, ring_bytes};
 use forebay_vhost::message::{
     ConfigPart, InflightShape, MEMORY_REGIONS_MAX, MessageError, MessageHead, MonitorMessage,
     PROTOCOL_FEATURES, RingAddresses, config_changed, protocol, ring_base,
@@ -464,9 +465,10 @@ impl MonitorSession {
         bytes
     }
 
-    /// Makes a region for requests in flight. It cannot shrink, so that no monitor takes it away.
+    /// Makes a region for requests in flight, with space for the longest rings. It cannot shrink,
+    /// so that no monitor takes it away.
     fn make_inflight(&mut self, shape: InflightShape) -> Result<SessionAnswer, SessionError> {
-        let bytes = region_bytes(shape.rings, shape.entries);
+        let bytes = region_bytes(shape.rings, RING_ENTRIES_MAX);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create("forebay-vhost-inflight", flags).map_err(io::Error::from)?;
         rustix::fs::ftruncate(&file, bytes).map_err(io::Error::from)?;
@@ -488,6 +490,8 @@ impl MonitorSession {
         {
             return Err(SessionError::File("the memory for requests in flight may go away"));
         }
+        let entries = entries_within(shape.bytes, shape.rings, shape.entries);
+        let needed = region_bytes(shape.rings, entries);
         let mapping = SharedMapping::fixed(&file, shape.file_offset, needed as usize)?;
         self.inflight = Some((Arc::new(mapping), shape));
         Ok(())
@@ -546,10 +550,10 @@ impl MonitorSession {
     fn start_ring(&mut self, workers: &WorkerMail, ring: u16) {
         let has_enable = self.features & PROTOCOL_FEATURES != 0;
         let key = RingKey { session: self.id, ring };
-        let inflight = self.inflight.as_ref().map(|(region, shape)| InflightPart {
-            region: Arc::clone(region),
-            offset: u64::from(ring) * ring_bytes(shape.entries),
-            entries: shape.entries,
+        let inflight = self.inflight.as_ref().map(|(region, shape)| {
+            let entries = entries_within(shape.bytes, shape.rings, shape.entries);
+            let offset = u64::from(ring) * ring_bytes(entries);
+            InflightPart { region: Arc::clone(region), offset, entries }
         });
         let state = &mut self.rings[usize::from(ring)];
         let is_ready = state.entries > 0

@@ -1,6 +1,6 @@
 //! What a worker has to know of a ring, and what it tells the thread of the sessions.
 
-use crate::inbox::{Notice, RingKey, SessionsInbox};
+use crate::inbox::{Notice, RingError, RingKey, SessionsInbox};
 use crate::memory::GuestMemory;
 use crate::ring::{GuestRing, InflightPart};
 use forebay_frontend::Peer;
@@ -49,8 +49,11 @@ pub(crate) struct RingSetup {
 }
 
 impl RingSetup {
-    /// The ring; see [`GuestRing::new`].
-    pub(crate) fn ring(&self, taken: &mut Vec<u16>) -> Option<GuestRing> {
+    /// The ring.
+    ///
+    /// # Errors
+    /// See [`GuestRing::new`].
+    pub(crate) fn ring(&self, taken: &mut Vec<u16>) -> Result<GuestRing, RingError> {
         GuestRing::new(
             Arc::clone(&self.memory),
             (self.entries, &self.addresses),

@@ -232,16 +232,17 @@ impl Negotiated {
     }
 
     /// The number of payload bytes after the header. With compact headers only a write has a
-    /// payload; with extended headers the flag decides, for any command (XH-03).
+    /// payload; with extended headers the flag decides, for any other command (XH-03). A write has
+    /// to have the flag, but QEMU 10.0 sends its data without it, and QEMU's own
+    /// server accepts that. No client sends a write without data.
     fn payload_len(
         &self,
         command: NbdCommand,
         header: &RequestHeader,
     ) -> Result<u32, BrokenStream> {
         let is_write = matches!(command, NbdCommand::Write);
-        let follows =
-            if self.extended { header.flags & command_flag::PAYLOAD_LEN != 0 } else { is_write };
-        if !follows {
+        let has_flag = self.extended && header.flags & command_flag::PAYLOAD_LEN != 0;
+        if !is_write && !has_flag {
             return Ok(0);
         }
         let len_max = if is_write { PAYLOAD_DRAIN_BYTES_MAX } else { u64::from(self.payload_max) };
@@ -268,7 +269,7 @@ impl Negotiated {
         if command.is_write() && self.is_read_only() {
             return Err(IoError::NotPermitted);
         }
-        self.check_offered(command, header.flags)?;
+        self.check_offered(command)?;
         self.check_range(command, ByteRange::new(header.offset, header.len))
     }
 
@@ -289,13 +290,11 @@ impl Negotiated {
         })
     }
 
-    /// Rejects commands that the handshake did not offer to this client, and extended writes
-    /// without `PAYLOAD_LEN`.
-    fn check_offered(&self, command: NbdCommand, flags: u16) -> Result<(), IoError> {
+    /// Rejects commands that the handshake did not offer to this client.
+    fn check_offered(&self, command: NbdCommand) -> Result<(), IoError> {
         let offered = match command {
             NbdCommand::Trim => self.has(export_flag::SEND_TRIM),
             NbdCommand::BlockStatus => self.base_allocation.is_some(),
-            NbdCommand::Write => !self.extended || flags & command_flag::PAYLOAD_LEN != 0,
             _ => true,
         };
         if offered { Ok(()) } else { Err(IoError::Invalid) }

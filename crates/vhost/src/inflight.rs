@@ -5,6 +5,7 @@
 //! are answered together are linked as a batch before the used ring tells the guest, and unmarked
 //! after it, so that a server that crashes in between leaves what the next one needs to know.
 
+use crate::RING_ENTRIES_MAX;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const ALIGNMENT: u64 = 64;
@@ -62,6 +63,14 @@ pub const fn region_bytes(rings: u16, entries: u16) -> u64 {
     ring_bytes(entries) * rings as u64
 }
 
+/// Entries that each ring's part of a region has space for, if a monitor has asked for `entries`. A
+/// region that this program has made has space for the longest ring: the guest of QEMU 10.0 chooses
+/// rings of 1024 entries where its monitor asks for 128, and QEMU keeps no more than the length of
+/// the region and what it has asked for.
+pub const fn entries_within(bytes: u64, rings: u16, entries: u16) -> u16 {
+    if bytes >= region_bytes(rings, RING_ENTRIES_MAX) { RING_ENTRIES_MAX } else { entries }
+}
+
 /// Where the entry of a descriptor is in the part of its ring.
 pub const fn entry_at(descriptor: u16) -> usize {
     (HEAD_BYTES + ENTRY_BYTES * descriptor as u64) as usize
@@ -76,5 +85,12 @@ mod tests {
         // QEMU with four rings of 128 entries.
         assert_eq!(region_bytes(1, 128), 2112);
         assert_eq!(entry_at(127) + 16, 2064);
+    }
+
+    #[test]
+    fn a_region_of_another_program_has_space_for_what_was_asked_for() {
+        assert_eq!(entries_within(region_bytes(4, 128), 4, 128), 128);
+        assert_eq!(entries_within(region_bytes(4, 1024) - 1, 4, 128), 128);
+        assert_eq!(entries_within(region_bytes(4, 1024), 4, 128), 1024);
     }
 }
