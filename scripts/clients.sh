@@ -17,7 +17,7 @@ io=${2:?usage: clients.sh MODE IO [SIZE_MIB]}
 mib=${3:-256}
 forebay=${FOREBAY:-$(target_dir)/release/forebay}
 [[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
-need nbdinfo=libnbd-bin nbdcopy=libnbd-bin qemu-img=qemu-utils qemu-io=qemu-utils fio=fio
+need file=file nbdinfo=libnbd-bin nbdcopy=libnbd-bin qemu-img=qemu-utils qemu-io=qemu-utils fio=fio
 
 dir=$(mktemp -d)
 disk=$dir/disk.img

@@ -19,7 +19,7 @@ io=${2:-auto}
 forebay=${FOREBAY:-$(target_dir)/release/forebay}
 [[ -x $forebay ]] || fail "$forebay does not exist: build it with cargo build --release"
 need_qemu
-need fio=fio mkfs.ext4=e2fsprogs jq=jq
+need fio=fio mkfs.ext4=e2fsprogs jq=jq pgrep=procps
 
 dir=$(mktemp -d)
 keeper=
@@ -72,7 +72,7 @@ wait_for_other() {
 seconds=$((10 + 10 * rounds))
 disk() {
   echo "-chardev socket,id=$1,path=$dir/vhost/$1.sock,reconnect=1"
-  echo "-device vhost-user-blk-pci,chardev=$1,num-queues=2,queue-size=256"
+  echo "-device vhost-user-blk-pci,chardev=$1,num-queues=2"
 }
 machine=(-M "q35,memory-backend=mem" -cpu max)
 if [[ -n ${KERNEL_KVM:-} ]]; then machine=(-M "q35,memory-backend=mem,accel=kvm" -cpu host); fi

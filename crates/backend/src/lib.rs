@@ -30,6 +30,7 @@ mod sync;
 mod thread_pool;
 mod timer;
 mod trial;
+mod uses;
 
 pub use blocking::{Blocking, IoWait, PendingRead};
 pub use buffer::{AlignedBuffer, BUFFER_ALIGNMENT_BYTES};
@@ -47,6 +48,7 @@ pub use options::OpenOptions;
 pub use presence::Displaced;
 pub use size::{DiskSize, MeasureError};
 pub use spec::SpecError;
+pub use uses::{device_uses, names_in};
 
 use forebay_types::{ByteRange, DiskGeometry};
 use std::collections::BTreeSet;

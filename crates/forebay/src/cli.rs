@@ -167,10 +167,11 @@ pub(crate) enum Command {
     /// Apply the changes of the configuration file to a running forebay
     #[command(long_about = "Apply the changes of the configuration file to a running forebay, as \
         SIGHUP does.\nVolumes that the file no longer has are removed, after their data was \
-        written to their disks. Refused if these are more than half of the volumes, unless \
-        --remove confirms it. The exit code is 1 if a change failed; the others are applied.")]
+        written to their disks. Refused if these are more than half of the volumes, and for a \
+        volume that has clients, unless --remove confirms it. The exit code is 1 if a change \
+        failed; the others are applied.")]
     Reload {
-        /// Remove volumes even if they are more than half of all
+        /// Remove volumes even if they are more than half of all, or have clients
         #[arg(long)]
         remove: bool,
         #[command(flatten)]

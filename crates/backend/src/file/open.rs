@@ -50,8 +50,8 @@ pub enum FileError {
     #[error("'{path}' is in use by another process or volume{holder}")]
     InUse {
         path: PathBuf,
-        /// The possible users of a block device, in parentheses.
-        holder: &'static str,
+        /// Its users or possible users, in parentheses.
+        holder: String,
     },
     /// The same data is in use under another name.
     #[error("'{path}' is in use under another name: {alias}")]
@@ -115,6 +115,9 @@ impl Fault for FileError {
             }
             Self::NotAFile { .. } => "give the path of a regular file or a block device".into(),
             Self::NotPermitted { remedy, .. } => (*remedy).into(),
+            Self::InUse { holder, .. } if holder.contains("mounted at") => {
+                "unmount it with `umount`, or specify another device".into()
+            }
             Self::InUse { .. } | Self::Alias { .. } => {
                 "stop the program that uses it, or specify another file or device".into()
             }
@@ -390,15 +393,25 @@ fn open_at(
     let flags = access | more | OFlags::CLOEXEC | OFlags::NOCTTY;
     rustix::fs::open(path, flags, Mode::empty()).map_err(|source| match source {
         Errno::NOENT => FileError::NotFound { path: path.into() },
-        Errno::BUSY | Errno::TXTBSY => FileError::InUse {
-            path: path.into(),
-            holder: " (mounted, or part of a RAID, LVM or swap)",
-        },
+        Errno::BUSY | Errno::TXTBSY => {
+            FileError::InUse { path: path.into(), holder: holder_of(path) }
+        }
         Errno::ACCESS | Errno::PERM | Errno::ROFS => {
             not_permitted(path, is_block, read_only, source)
         }
         source => FileError::System { path: path.into(), call: "open", source },
     })
+}
+
+/// Who uses a block device, as far as the kernel says so.
+fn holder_of(path: &Path) -> String {
+    let number = rustix::fs::stat(path).map_or(0, |stat| stat.st_rdev);
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let place = format!("/sys/dev/block/{major}:{minor}");
+    match &crate::uses::device_uses(Path::new("/"), Path::new(&place))[..] {
+        [] => " (mounted, or part of a RAID, LVM or swap)".into(),
+        uses => format!(" ({})", uses.join(", ")),
+    }
 }
 
 /// Opens and locks the file. Readers of a regular file share the lock.
@@ -416,7 +429,9 @@ fn open_locked(path: &Path, is_block: bool, read_only: bool) -> Result<OwnedFd, 
     };
     match rustix::fs::flock(&file, lock) {
         Ok(()) => lock_bytes(path, file, read_only),
-        Err(Errno::WOULDBLOCK) => Err(FileError::InUse { path: path.into(), holder: "" }),
+        Err(Errno::WOULDBLOCK) => {
+            Err(FileError::InUse { path: path.into(), holder: String::new() })
+        }
         Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {
             tracing::warn!(
                 path = %path.display(),
@@ -434,9 +449,11 @@ fn lock_bytes(path: &Path, file: OwnedFd, read_only: bool) -> Result<OwnedFd, Fi
     match byte_locks::take(&file, usage) {
         Ok(()) => Ok(file),
         Err(LockRefused::ByQemu) => {
-            Err(FileError::InUse { path: path.into(), holder: " (QEMU has locked it)" })
+            Err(FileError::InUse { path: path.into(), holder: " (QEMU has locked it)".into() })
         }
-        Err(LockRefused::ByAnother) => Err(FileError::InUse { path: path.into(), holder: "" }),
+        Err(LockRefused::ByAnother) => {
+            Err(FileError::InUse { path: path.into(), holder: String::new() })
+        }
         Err(LockRefused::Unsupported(error)) => {
             tracing::warn!(
                 path = %path.display(),

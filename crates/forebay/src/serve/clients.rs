@@ -6,6 +6,7 @@ use super::manager::problem;
 use super::slow;
 use super::vault::utc;
 use forebay_api::{ConnectedClient, ConnectedClients, ErrorKind, Problem, SlowRequests};
+use forebay_backend::{device_uses, names_in};
 use forebay_control::ClientManager;
 use forebay_frontend_nbd::user_name;
 use forebay_runtime::{Peer, Runtime};
@@ -188,34 +189,8 @@ fn kernel_devices(root: &Path, process: u32) -> Vec<String> {
 
 /// A device of the kernel, and where it and its partitions are in use.
 fn device_in_use(root: &Path, name: &str) -> String {
-    let mounts = read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
-    let directory = root.join("sys/block").join(name);
-    let parts = names_in(&directory).into_iter().filter(|part| part.starts_with(name));
-    let places = parts.map(|part| directory.join(part)).chain([directory.clone()]);
-    let mut uses: Vec<String> = Vec::new();
-    for place in places {
-        let number = read_to_string(place.join("dev")).unwrap_or_default();
-        uses.extend(mounts.lines().filter_map(|line| mounted_at(line, number.trim())));
-        uses.extend(names_in(&place.join("holders")).iter().map(|it| format!("used by {it}")));
-    }
+    let uses = device_uses(root, &root.join("sys/block").join(name));
     [format!("/dev/{name}"), uses.join(", ")].join(" ").trim_end().to_owned()
-}
-
-/// Where a device is mounted, from a line of `/proc/self/mountinfo`.
-fn mounted_at(line: &str, number: &str) -> Option<String> {
-    let mut fields = line.split(' ').skip(2);
-    let is_device = fields.next() == Some(number);
-    let at = fields.nth(1)?;
-    is_device.then(|| format!("mounted at {at}"))
-}
-
-/// The sorted names in a directory; none if it cannot be read.
-fn names_in(directory: &Path) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
-    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::process::{Daemon, MIB, make_file};
+use crate::process::{Daemon, MIB, make_file, on_one_line};
+use forebay_nbd::NbdCommand;
 use rustix::process::Signal;
 use std::path::Path;
 
@@ -128,6 +129,58 @@ fn two_volumes_exchange_their_disks_in_one_reload() {
     wait_for_log(&daemon, "volume added", 4);
     assert_eq!(daemon.client("a").read(0, 4096).unwrap(), [2; 4096]);
     assert_eq!(daemon.client("b").read(0, 4096).unwrap(), [1; 4096]);
+    daemon.stop();
+}
+
+/// A mounted file system would lose its disk.
+#[test]
+fn a_volume_with_clients_is_removed_or_replaced_only_if_that_is_confirmed() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let (one, two, three) =
+        (disk(there, "one.img"), disk(there, "two.img"), disk(there, "three.img"));
+    let others = [volume("b", &two), volume("c", &disk(there, "four.img"))].concat();
+    configure(there, &[volume("a", &one), others.clone()]);
+    let daemon = start(there);
+    let mut client = daemon.client("a");
+    client.write(0, &[1; 4096]).unwrap();
+    for changed in [String::new(), volume("a", &three)] {
+        configure(there, &[changed, others.clone()]);
+        let (code, said) = daemon.run(&["reload"]);
+        assert_eq!(code, Some(1), "{said}");
+        let said = on_one_line(&said);
+        for part in ["volume 'a' has clients: process", "or cut them off with `forebay reload --re"]
+        {
+            assert!(said.contains(part), "{said}");
+        }
+        assert_eq!(client.read(0, 4096).unwrap(), [1; 4096], "the client goes on");
+    }
+    assert_eq!(daemon.run(&["reload", "--remove"]).0, Some(0));
+    let cookie = client.try_send(NbdCommand::Read, 0, 0, 4096, &[]);
+    assert!(cookie.and_then(|cookie| client.try_wait(cookie)).is_none(), "it is cut off");
+    assert_eq!(daemon.client("a").read(0, 4096).unwrap(), [0; 4096], "the other disk");
+    daemon.stop();
+}
+
+#[test]
+fn another_path_of_the_same_disk_is_no_other_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let one = disk(there, "one.img");
+    configure(there, &[volume("a", &one)]);
+    let daemon = start(there);
+    let mut client = daemon.client("a");
+    client.write(0, &[1; 4096]).unwrap();
+    let link = there.join("by-id").display().to_string();
+    std::os::unix::fs::symlink(&one, &link).unwrap();
+    for _ in 0..2 {
+        configure(there, &[volume("a", &link) + "iops-limit = 100000\n"]);
+        let (code, said) = daemon.run(&["reload"]);
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(client.read(0, 4096).unwrap(), [1; 4096], "the client stays");
+    }
+    assert_eq!(daemon.status()["volumes"][0]["backing"], one.as_str());
+    drop(client);
     daemon.stop();
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A file that was emptied by mistake, or half written, must not end the service of the volumes
 //! that it no longer names. So a reload that would remove more than half of them has to be
-//! confirmed.
+//! confirmed. So has the removal of a volume that clients use: a mounted file system would lose its
+//! disk.
 
 use super::Daemon;
 use super::add::add_configured;
@@ -12,7 +13,9 @@ use crate::report::{problem as problem_of, sentence, sentence_of};
 use crate::serve::{check, dashboard, tls};
 use forebay_api::{ErrorKind, Problem};
 use forebay_config::{Config, ConfigChange, VolumeSpec};
-use forebay_control::{Manager, ProgressFn};
+use forebay_control::Manager;
+use std::fs::{Metadata, metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 /// Volumes named in a message.
 const NAMES_MAX: usize = 4;
@@ -24,7 +27,8 @@ impl Daemon {
     ///
     /// # Errors
     /// The file is invalid, an address cannot be opened, a change failed, or another reload is in
-    /// progress; or more than half of the served volumes would be removed, and not `removes`.
+    /// progress. Without `removes`, so is it to remove more than half of the served volumes, or a
+    /// volume that has clients.
     pub(in crate::serve) fn apply_file(&self, removes: bool) -> Result<(), Problem> {
         let Ok(_one) = self.reloading.try_lock() else {
             let message = "a reload is in progress";
@@ -32,11 +36,12 @@ impl Daemon {
             return Err(logged(problem));
         };
         let old = self.state().config.clone();
-        let new = old.reload().map_err(|error| {
+        let mut new = old.reload().map_err(|error| {
             let problem = problem_of(&error);
             let message = format!("reload failed, configuration unchanged: {}", problem.message);
             logged(Problem { message, ..problem })
         })?;
+        keep_disks(&old.volumes, &mut new.volumes);
         let changes = forebay_config::diff(&old, &new);
         let served: Vec<_> = self.volume_list().into_iter().map(|volume| volume.name).collect();
         if !removes {
@@ -59,7 +64,7 @@ impl Daemon {
             tracing::info!(%change, "applying configuration change");
             let applied = match change.volume().is_some_and(|name| self.missing.forget(name)) {
                 true => apply_to_missing(self, &change, &new),
-                false => self.apply(&change),
+                false => self.apply(&change, removes),
             };
             if let Err(problem) = applied {
                 tracing::error!(error = sentence_of(&problem), "configuration change failed");
@@ -88,14 +93,13 @@ impl Daemon {
         if problems.is_empty() { Ok(()) } else { Err(problems.swap_remove(0)) }
     }
 
-    fn apply(&self, change: &ConfigChange) -> Result<(), Problem> {
-        let quiet: ProgressFn<'_> = &|_| {};
+    fn apply(&self, change: &ConfigChange, removes: bool) -> Result<(), Problem> {
         match change {
-            ConfigChange::VolumeRemoved { name } => remove(self, name, true, quiet),
+            ConfigChange::VolumeRemoved { name } => self.cut_off(name, removes),
             ConfigChange::VolumeReplaced { new } => {
                 // A mistyped path must not end the service of the volume.
                 check::try_disk(new)?;
-                remove(self, &new.name, true, quiet)
+                self.cut_off(&new.name, removes)
             }
             ConfigChange::VolumeChanged { name, change } => {
                 let _claim = self.claims.volume(name)?;
@@ -117,6 +121,40 @@ impl Daemon {
             // Listeners are changed already.
             ConfigChange::Listening { .. } | ConfigChange::NeedsRestart { .. } => Ok(()),
         }
+    }
+
+    /// Removes a volume. Its clients lose their disk, which has to be confirmed.
+    fn cut_off(&self, name: &str, removes: bool) -> Result<(), Problem> {
+        remove(self, name, removes, &|_| {}).map_err(|problem| match problem.kind {
+            ErrorKind::InUse => {
+                let remedy = "unmount and disconnect them and reload again, or cut them off with \
+                              `forebay reload --remove`";
+                Problem { remedy: remedy.into(), ..problem }
+            }
+            _ => problem,
+        })
+    }
+}
+
+/// A volume whose disk has got another path, such as a stable one, keeps the path that it is served
+/// under until the next start.
+fn keep_disks(old: &[VolumeSpec], new: &mut [VolumeSpec]) {
+    for volume in new {
+        let before = old.iter().find(|before| before.name == volume.name);
+        if let Some(before) = before.filter(|before| before.backing != volume.backing)
+            && let (Ok(served), Ok(named)) = (metadata(&before.backing), metadata(&volume.backing))
+            && identity(&served) == identity(&named)
+        {
+            volume.backing.clone_from(&before.backing);
+        }
+    }
+}
+
+/// What two paths of one disk have in common: a device's number, or the place of a file.
+fn identity(file: &Metadata) -> (bool, u64, u64) {
+    match file.file_type().is_block_device() {
+        true => (true, file.rdev(), 0),
+        false => (false, file.dev(), file.ino()),
     }
 }
 
