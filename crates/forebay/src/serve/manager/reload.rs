@@ -95,11 +95,11 @@ impl Daemon {
 
     fn apply(&self, change: &ConfigChange, removes: bool) -> Result<(), Problem> {
         match change {
-            ConfigChange::VolumeRemoved { name } => self.cut_off(name, removes),
+            ConfigChange::VolumeRemoved { name } => cut_off(self, name, removes),
             ConfigChange::VolumeReplaced { new } => {
                 // A mistyped path must not end the service of the volume.
                 check::try_disk(new)?;
-                self.cut_off(&new.name, removes)
+                cut_off(self, &new.name, removes)
             }
             ConfigChange::VolumeChanged { name, change } => {
                 let _claim = self.claims.volume(name)?;
@@ -122,18 +122,18 @@ impl Daemon {
             ConfigChange::Listening { .. } | ConfigChange::NeedsRestart { .. } => Ok(()),
         }
     }
+}
 
-    /// Removes a volume. Its clients lose their disk, which has to be confirmed.
-    fn cut_off(&self, name: &str, removes: bool) -> Result<(), Problem> {
-        remove(self, name, removes, &|_| {}).map_err(|problem| match problem.kind {
-            ErrorKind::InUse => {
-                let remedy = "unmount and disconnect them and reload again, or cut them off with \
-                              `forebay reload --remove`";
-                Problem { remedy: remedy.into(), ..problem }
-            }
-            _ => problem,
-        })
-    }
+/// Removes a volume. Its clients lose their disk, which has to be confirmed.
+fn cut_off(daemon: &Daemon, name: &str, removes: bool) -> Result<(), Problem> {
+    remove(daemon, name, removes, &|_| {}).map_err(|problem| match problem.kind {
+        ErrorKind::InUse => {
+            let remedy = "unmount and disconnect them and reload again, or cut them off with \
+                          `forebay reload --remove`";
+            Problem { remedy: remedy.into(), ..problem }
+        }
+        _ => problem,
+    })
 }
 
 /// A volume whose disk has got another path, such as a stable one, keeps the path that it is served
