@@ -34,7 +34,8 @@ impl Severity {
 pub struct Alert {
     /// How serious it is.
     pub severity: Severity,
-    /// What it is about: `volume`, `journal`, `vault`, `UPS`, `power`, `memory`, `log`, `upgrade`.
+    /// What it is about: `volume`, `journal`, `vault`, `UPS`, `power`, `memory`, `log`, `upgrade`,
+    /// `configuration`.
     pub kind: String,
     /// The volume or device, if there can be several.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -60,6 +60,9 @@ pub struct Status {
     /// Whether it was started again because the program of an upgrade exited before it served.
     #[serde(default)]
     pub rolled_back: bool,
+    /// Why the last reload has not applied the whole configuration file; none if it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reload_failure: Option<String>,
     /// Its uptime.
     pub uptime_seconds: u64,
     /// The I/O engine: `io_uring` or `epoll`.

@@ -303,7 +303,7 @@ struct ShownDevice<'a> {
     name: String,
     /// The driver of the kernel: `ublk` or `nbd`.
     driver: String,
-    /// `live`, `waiting` for a server, or `gone`.
+    /// `live`, `waiting` for a server, `gone`, or `unknown` without the right to ask the driver.
     state: &'static str,
     /// Whether a process gives the device to the next server.
     watched: bool,
@@ -339,8 +339,9 @@ pub fn devices(json: bool) -> anyhow::Result<()> {
         let state = driver::open(attached, None).and_then(|mut device| device.state());
         let (state, pid) = match state {
             Ok(WatchedState::Live(pid)) => ("live", Some(pid)),
-            Ok(WatchedState::Gone) | Err(_) => ("gone", None),
+            Ok(WatchedState::Gone) => ("gone", None),
             Ok(_) => ("waiting", None),
+            Err(_) => ("unknown", None),
         };
         let device = attached.device().display().to_string();
         let name = attached.link().display().to_string();
@@ -370,9 +371,14 @@ fn connect(socket: &Path) -> anyhow::Result<BlockingClient> {
 /// for the first time.
 fn wait_for_volume(client: &BlockingClient, arguments: &AttachArguments) -> anyhow::Result<()> {
     let end = Instant::now() + Duration::from_secs(arguments.wait);
+    let mut is_said = false;
     while let Err(error) = client.volume(&arguments.volume) {
         if Instant::now() >= end {
             return Err(error.into());
+        }
+        if !is_said {
+            eprintln!("forebay: waiting for up to {} s: {error}", arguments.wait);
+            is_said = true;
         }
         std::thread::sleep(SERVER_POLL);
     }
@@ -382,8 +388,8 @@ fn wait_for_volume(client: &BlockingClient, arguments: &AttachArguments) -> anyh
 /// Refuses a name that cannot be the name of a file.
 fn check_name(volume: &str) -> anyhow::Result<()> {
     if volume.starts_with('.') || volume.is_empty() || !volume.bytes().all(is_plain) {
-        let message = format!("volume '{volume}' cannot have a device: its name is no file's");
-        let remedy = "serve it under a name of letters, digits, and ._+@- in it";
+        let message = format!("volume '{volume}' cannot have a device: no file can have its name");
+        let remedy = "serve it under a name of letters, digits and ._+@- only";
         return Err(with_remedy(Error::msg(message), remedy));
     }
     Ok(())

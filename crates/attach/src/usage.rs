@@ -1,7 +1,7 @@
 //! Whether a device is in use.
 
 use crate::record::AttachedVolume;
-use anyhow::{Context, Error};
+use anyhow::Error;
 use forebay_terminal::with_remedy;
 use rustix::fs::{Mode, OFlags};
 
@@ -40,7 +40,12 @@ pub(crate) fn flush(attached: &AttachedVolume) -> anyhow::Result<()> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let flushed = rustix::fs::open(&device, flags, Mode::empty())
         .and_then(|device| rustix::fs::fsync(&device));
-    flushed.with_context(|| format!("cannot flush {}", device.display()))
+    flushed.map_err(|error| {
+        let error = Error::new(error).context(format!("cannot flush {}", device.display()));
+        let remedy = "its disk may not take data, or its volume is not served any more: see \
+                      `forebay status`, or use --force to give up what is not written";
+        with_remedy(error, remedy)
+    })
 }
 
 /// Where a device, or a partition of it, is mounted.

@@ -216,6 +216,13 @@ fn server(status: &Status) -> Vec<Alert> {
             "see the server's log, and run `forebay upgrade` again when the cause is gone",
         ));
     }
+    if let Some(failure) = &status.reload_failure {
+        let text = format!("the last reload did not apply the whole file: {failure}");
+        alerts.push(
+            warning("configuration", "", text)
+                .with_remedy("correct the file or the cause, and run `forebay reload`"),
+        );
+    }
     let log = &status.log;
     if log.waiting_seconds >= LOG_WAIT_SECONDS {
         let (waited, lines) = (log.waiting_seconds, log.dropped_lines);

@@ -43,7 +43,7 @@ fn action_text(action: &Action) -> String {
         Action::Set { setting, value } => format!("start the server with --{setting} {value}"),
         Action::NameConfiguration => "name another file with --config FILE".into(),
         Action::NameState => "name another state directory with --state DIR".into(),
-        Action::Start => "start one with `forebay serve`".into(),
+        Action::Start => "start one with `forebay serve`, or see `systemctl status forebay`".into(),
         Action::AcceptChangedDisk(volume) => {
             format!("if this is the right disk, start once with --accept-changed-disk {volume}")
         }

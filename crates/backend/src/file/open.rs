@@ -488,8 +488,11 @@ pub(super) fn not_permitted(
             "it is immutable or append-only (see `lsattr`, and `chattr -i` and `chattr -a`), or a \
              security policy forbids it"
         }
-        (_, _, true) => "run as a user with read permission",
-        (_, _, false) => "run as a user with write permission, or serve it read-only",
+        (_, _, true) => "give the server's user read permission (the service runs as `forebay`)",
+        (_, _, false) => {
+            "give the server's user write permission (the service runs as `forebay`), or serve it \
+             read-only"
+        }
     };
     FileError::NotPermitted { path: path.into(), access, remedy, source }
 }

@@ -249,7 +249,7 @@ fn report_upgrade(status: &Status) -> anyhow::Result<()> {
 fn socket(arguments: &StateArguments) -> anyhow::Result<PathBuf> {
     let state = arguments.state.clone().or_else(state_default).ok_or_else(|| {
         let error = anyhow!("this user has no default state directory");
-        with_remedy(error, "name the daemon's state directory with --state DIR")
+        with_remedy(error, "run it as root for the service, or name the directory with --state DIR")
     })?;
     Ok(state.join(CONTROL_SOCKET))
 }

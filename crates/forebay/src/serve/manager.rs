@@ -81,6 +81,8 @@ pub(super) struct Daemon {
     missing: MissingVolumes,
     /// Held during a reload.
     reloading: Mutex<()>,
+    /// Why the last reload has not applied the whole file.
+    reload_failure: Mutex<Option<String>>,
     nbd: Arc<NbdServer>,
     ublk: Arc<UblkServer>,
     vhost: Arc<VhostServer>,
@@ -175,6 +177,7 @@ impl Daemon {
             notes: Notes::default(),
             missing: MissingVolumes::default(),
             reloading: Mutex::default(),
+            reload_failure: Mutex::default(),
             nbd,
             ublk,
             vhost,
@@ -428,6 +431,11 @@ impl Daemon {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             rolled_back: self.is_rolled_back,
+            reload_failure: self
+                .reload_failure
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
             listeners: state.listeners.iter().map(|it| it.address.clone()).collect(),
             io_engine: self.runtime.engine().to_owned(),
             ..Status::default()

@@ -154,8 +154,12 @@ fn a_volume_with_clients_is_removed_or_replaced_only_if_that_is_confirmed() {
             assert!(said.contains(part), "{said}");
         }
         assert_eq!(client.read(0, 4096).unwrap(), [1; 4096], "the client goes on");
+        let alert = &daemon.status()["alerts"][0];
+        assert_eq!(alert["kind"], "configuration", "{alert}");
     }
     assert_eq!(daemon.run(&["reload", "--remove"]).0, Some(0));
+    let alerts = daemon.status()["alerts"].clone();
+    assert!(!alerts.to_string().contains("configuration"), "{alerts}");
     let cookie = client.try_send(NbdCommand::Read, 0, 0, 4096, &[]);
     assert!(cookie.and_then(|cookie| client.try_wait(cookie)).is_none(), "it is cut off");
     assert_eq!(daemon.client("a").read(0, 4096).unwrap(), [0; 4096], "the other disk");

@@ -16,12 +16,14 @@ use forebay_config::{Config, ConfigChange, VolumeSpec};
 use forebay_control::Manager;
 use std::fs::{Metadata, metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::sync::PoisonError;
 
 /// Volumes named in a message.
 const NAMES_MAX: usize = 4;
 
 impl Daemon {
-    /// Reads the configuration again and applies the changes. A change that fails is logged, its
+    /// Reads the configuration again and applies the changes, and remembers a failure for the
+    /// status. A change that fails is logged, its
     /// volume stays as it is, and the next reload repeats it. If a replacement has removed its
     /// volume and cannot add the new one, the next reload repeats the addition.
     ///
@@ -35,6 +37,13 @@ impl Daemon {
             let problem = Problem::new(ErrorKind::Busy, message, "wait until it has ended");
             return Err(logged(problem));
         };
+        let applied = self.apply_now(removes);
+        let failure = applied.as_ref().err().map(|problem| problem.message.clone());
+        *self.reload_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+        applied
+    }
+
+    fn apply_now(&self, removes: bool) -> Result<(), Problem> {
         let old = self.state().config.clone();
         let mut new = old.reload().map_err(|error| {
             let problem = problem_of(&error);
@@ -64,7 +73,7 @@ impl Daemon {
             tracing::info!(%change, "applying configuration change");
             let applied = match change.volume().is_some_and(|name| self.missing.forget(name)) {
                 true => apply_to_missing(self, &change, &new),
-                false => self.apply(&change, removes),
+                false => apply(self, &change, removes),
             };
             if let Err(problem) = applied {
                 tracing::error!(error = sentence_of(&problem), "configuration change failed");
@@ -92,35 +101,35 @@ impl Daemon {
         });
         if problems.is_empty() { Ok(()) } else { Err(problems.swap_remove(0)) }
     }
+}
 
-    fn apply(&self, change: &ConfigChange, removes: bool) -> Result<(), Problem> {
-        match change {
-            ConfigChange::VolumeRemoved { name } => cut_off(self, name, removes),
-            ConfigChange::VolumeReplaced { new } => {
-                // A mistyped path must not end the service of the volume.
-                check::try_disk(new)?;
-                cut_off(self, &new.name, removes)
-            }
-            ConfigChange::VolumeChanged { name, change } => {
-                let _claim = self.claims.volume(name)?;
-                self.change_claimed(name, change)
-            }
-            ConfigChange::VolumeAdded { new } => add_configured(self, new.clone()),
-            ConfigChange::Server { change } => {
-                self.ratio.configure(change, || match change.has_memory() {
-                    true => self.sizing.configure(change),
-                    false => Ok(()),
-                })?;
-                self.background.set(change.background);
-                Ok(())
-            }
-            ConfigChange::Log { new } => {
-                crate::logging::set_level(*new);
-                Ok(())
-            }
-            // Listeners are changed already.
-            ConfigChange::Listening { .. } | ConfigChange::NeedsRestart { .. } => Ok(()),
+fn apply(daemon: &Daemon, change: &ConfigChange, removes: bool) -> Result<(), Problem> {
+    match change {
+        ConfigChange::VolumeRemoved { name } => cut_off(daemon, name, removes),
+        ConfigChange::VolumeReplaced { new } => {
+            // A mistyped path must not end the service of the volume.
+            check::try_disk(new)?;
+            cut_off(daemon, &new.name, removes)
         }
+        ConfigChange::VolumeChanged { name, change } => {
+            let _claim = daemon.claims.volume(name)?;
+            daemon.change_claimed(name, change)
+        }
+        ConfigChange::VolumeAdded { new } => add_configured(daemon, new.clone()),
+        ConfigChange::Server { change } => {
+            daemon.ratio.configure(change, || match change.has_memory() {
+                true => daemon.sizing.configure(change),
+                false => Ok(()),
+            })?;
+            daemon.background.set(change.background);
+            Ok(())
+        }
+        ConfigChange::Log { new } => {
+            crate::logging::set_level(*new);
+            Ok(())
+        }
+        // Listeners are changed already.
+        ConfigChange::Listening { .. } | ConfigChange::NeedsRestart { .. } => Ok(()),
     }
 }
 
