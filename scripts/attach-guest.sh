@@ -120,18 +120,27 @@ writer() {
     [ "$took" -le "$longest" ] || { longest=$took && echo "$took" >"/tmp/longest.$2"; }
   done
 }
+# children PID: the processes that it has started.
+children() {
+  grep -l "^PPid:[^0-9]*$1\$" /proc/[0-9]*/status 2>/dev/null | sed 's,/proc/\([0-9]*\)/.*,\1,'
+}
 # hundredths: the time since the boot, in hundredths of a second.
 hundredths() { sed 's/^\([0-9]*\)\.\([0-9]*\) .*/\1\2/' /proc/uptime; }
 count() { cat /tmp/count.* 2>/dev/null | awk '{ all += $1 } END { print all + 0 }'; }
-# wait_for_load: some files are written and read after this.
+# counted WRITER: the files that it has written.
+counted() { sed -n 's/^\([0-9][0-9]*\)$/\1/p' "/tmp/count.$1" 2>/dev/null | grep . || echo 0; }
+# wait_for_load: each writer goes on, so each device is served. Linux 6.16 to 7.0.9 cannot end a
+# server that is killed while it takes over a device: some of its commands are never cancelled.
 wait_for_load() {
-  from=$(count)
-  tries=0
-  until [ "$(count)" -ge $((from + 8)) ]; do
-    [ ! -e /tmp/failed ] || give_up "a request failed"
-    tries=$((tries + 1))
-    [ "$tries" -lt 1200 ] || give_up "nothing is written any more"
-    sleep 0.1
+  for writing in 1 x1 2 x2; do
+    from=$(counted "$writing")
+    tries=0
+    until [ "$(counted "$writing")" -ge $((from + 2)) ]; do
+      [ ! -e /tmp/failed ] || give_up "a request failed"
+      tries=$((tries + 1))
+      [ "$tries" -lt 1200 ] || give_up "nothing is written any more"
+      sleep 0.1
+    done
   done
 }
 
@@ -208,6 +217,54 @@ wait_for_other "$old"
 forebay devices | grep -q 'ext4.*waiting, not watched' || { forebay devices; give_up "not seen"; }
 forebay attach ext4 --state /tmp/state || give_up "cannot continue to attach"
 wait_for_load
+
+say "growing a disk under a file system with load"
+size() { blockdev --getsize64 /dev/forebay/ext4; }
+# can_grow: whether devices of the driver become larger; those of ublk since Linux 6.16.
+can_grow() {
+  [ "$driver" = nbd ] || [ "$(uname -r | awk -F. '{ print $1 * 1000 + $2 }')" -ge 6016 ]
+}
+grow_file_system() {
+  resize2fs /dev/forebay/ext4 >/tmp/resize.log 2>&1 || { cat /tmp/resize.log; exit 1; }
+}
+truncate -s 480M /tmp/ext4.img
+forebay volume resize ext4 --state /tmp/state >/tmp/resized || give_up "the volume does not grow"
+sed 's/^/guest: /' /tmp/resized
+if can_grow; then
+  # The command has waited for the device.
+  grep -q "has grown with it" /tmp/resized || give_up "the device does not grow"
+  [ "$(size)" = 503316480 ] || give_up "the device has $(size) bytes"
+  grow_file_system
+  wait_for_load
+  # What is recorded is what keeps the device from a server with a smaller disk.
+  tries=0
+  until grep -q 503316480 /run/forebay-devices/ext4.json; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 100 ] || give_up "the size is not recorded"
+    sleep 0.1
+  done
+  old=$(pid)
+  kill -9 "$old"
+  wait_for_other "$old"
+  wait_for_load
+  old=$(pid)
+  forebay upgrade --state /tmp/state >/tmp/upgrade.log 2>&1 || { cat /tmp/upgrade.log; exit 1; }
+  wait_for_other "$old"
+  wait_for_load
+  [ "$(size)" = 503316480 ] || give_up "the device has $(size) bytes after an upgrade"
+else
+  grep -q "6.16 or later, and this is Linux $(uname -r): detach the volume" /tmp/resized ||
+    give_up "no reason is given"
+  tries=0
+  until grep "ublkb0 keeps its size" /run/forebay-devices/ext4.log; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 100 ] || give_up "the watcher gives no reason"
+    sleep 0.1
+  done
+  [ "$(size)" = 419430400 ] || give_up "the device has $(size) bytes"
+  wait_for_load
+fi
+
 touch /tmp/stop
 for pid in $writers; do wait "$pid" || give_up "a writer has failed"; done
 [ ! -e /tmp/failed ] || give_up "a request failed"
@@ -219,26 +276,14 @@ for sums in /tmp/sums.*; do
 done
 if dmesg | grep -E "I/O error|Remounting|shut down|corrupt"; then give_up "kernel errors"; fi
 
-say "growing a disk under a file system"
-size() { blockdev --getsize64 /dev/forebay/ext4; }
-truncate -s 480M /tmp/ext4.img
-forebay volume resize ext4 --state /tmp/state || give_up "the volume does not grow"
-if [ "$driver" = nbd ]; then
-  tries=0
-  until [ "$(size)" = 503316480 ]; do
-    tries=$((tries + 1))
-    [ "$tries" -lt 300 ] || give_up "the device has $(size) bytes"
-    sleep 0.1
-  done
-else
-  # The driver of this kernel has no device that grows.
+if ! can_grow; then
   umount /mnt/ext4
   forebay detach ext4 || give_up "cannot detach ext4"
   forebay attach ext4 --state /tmp/state || give_up "cannot attach ext4 again"
   [ "$(size)" = 503316480 ] || give_up "the device has $(size) bytes"
   mount -t ext4 /dev/forebay/ext4 /mnt/ext4
+  grow_file_system
 fi
-resize2fs /dev/forebay/ext4 >/tmp/resize.log 2>&1 || { cat /tmp/resize.log; exit 1; }
 old=$(pid)
 kill -9 "$old"
 wait_for_other "$old"
@@ -279,7 +324,7 @@ done
 head -c 8388608 /dev/urandom >/tmp/source
 dd if=/tmp/source of=/dev/forebay/other bs=1M oflag=direct 2>/dev/null
 # shellcheck disable=SC2046
-kill -9 "$keeper" $(pgrep -P "$keeper")
+kill -9 "$keeper" $(children "$keeper")
 dd if=/dev/forebay/other of=/tmp/copy bs=1M count=8 iflag=direct 2>/tmp/dd.other &
 reader=$!
 sleep 3
@@ -296,13 +341,13 @@ grep 'has another disk' /run/forebay-devices/other.log | sed 's/^/guest: /'
 forebay devices | grep -q 'other.*waiting' || { forebay devices; give_up "another disk is served"; }
 wrong=$(cat /tmp/wrong.pid)
 # shellcheck disable=SC2046
-kill -9 "$wrong" $(pgrep -P "$wrong")
+kill -9 "$wrong" $(children "$wrong")
 sleep 1
 serve_other
 wait "$reader" || { cat /tmp/dd.other; give_up "a read failed"; }
 cmp /tmp/source /tmp/copy || give_up "acknowledged data is lost"
 # shellcheck disable=SC2046
-kill -9 "$keeper" $(pgrep -P "$keeper")
+kill -9 "$keeper" $(children "$keeper")
 sleep 1
 forebay detach other --force || give_up "cannot remove a device that waits"
 [ ! -e /dev/forebay/other ] || give_up "the device is still there"
@@ -348,7 +393,7 @@ until forebay attach other --give-up-after 2 --state /tmp/other 2>/tmp/error; do
   sleep 0.2
 done
 # shellcheck disable=SC2046
-kill -9 "$keeper" $(pgrep -P "$keeper")
+kill -9 "$keeper" $(children "$keeper")
 if dd if=/dev/forebay/other of=/dev/null bs=1M count=8 iflag=direct 2>/dev/null; then
   give_up "a read without a server succeeded"
 fi

@@ -18,7 +18,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 rounds=${1:-5}
 driver=${2:-ublk}
 forebay=${FOREBAY:-$(target_dir)/release/forebay}
-timeout_seconds=$((900 + 120 * rounds))
+timeout_seconds=$((1200 + 120 * rounds))
 [[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
 need_qemu
 need mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs setpriv=util-linux

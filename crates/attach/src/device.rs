@@ -42,12 +42,19 @@ pub(crate) trait WatchedDevice {
     /// When no server answers, or the driver refuses. It can be tried again.
     fn give(&mut self, client: &BlockingClient) -> anyhow::Result<u32>;
 
-    /// Makes the device larger, because its volume has grown to `size_bytes`. Returns false if the
-    /// driver cannot.
+    /// Why the device keeps its size when its volume has grown. `None` if [`WatchedDevice::grow`]
+    /// is for it.
+    ///
+    /// # Errors
+    /// When the driver does not answer.
+    fn fixed_size(&mut self) -> anyhow::Result<Option<String>>;
+
+    /// Makes the device larger, because its volume has grown to `size_bytes`. It must be live, and
+    /// must not be removed meanwhile: see [`crate::record::ChangeLock`].
     ///
     /// # Errors
     /// When the driver refuses.
-    fn grow(&mut self, size_bytes: u64) -> anyhow::Result<bool>;
+    fn grow(&mut self, size_bytes: u64) -> anyhow::Result<()>;
 
     /// Removes the device. Its requests fail.
     ///

@@ -10,6 +10,7 @@
 
 mod device;
 mod driver;
+mod growth;
 mod record;
 mod usage;
 mod watch;
@@ -19,8 +20,9 @@ use clap::Args;
 use device::{AttachPlan, WatchedDevice, WatchedState};
 use forebay_api::BlockingClient;
 use forebay_terminal::{columns, print, print_json, with_remedy};
+pub use growth::{FollowedDevice, follow_growth};
 pub use record::DeviceKind;
-use record::{AttachRecord, AttachedVolume};
+use record::{AttachRecord, AttachedVolume, ChangeLock};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -108,7 +110,7 @@ pub fn attach(
     let mut watcher = DeviceWatcher::new(device, client, attached, limit);
     watcher.attached().make_link().context("cannot name the device")?;
     ready();
-    watcher.run()?;
+    watcher.run(&mut record)?;
     record.remove().context("cannot remove the record of the device")
 }
 
@@ -284,6 +286,7 @@ fn detach_unused(device: &mut dyn WatchedDevice, attached: &AttachedVolume) -> a
     let is_there = device.state()? != WatchedState::Gone;
     let link = attached.remove_link();
     if is_there {
+        let _lock = ChangeLock::take(&attached.volume).context("cannot lock the device")?;
         device.remove()?;
     }
     link.context("cannot remove the name of the device")?;

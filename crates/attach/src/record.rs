@@ -22,6 +22,9 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// The extension of the file of a connection.
 const CONNECTION: &str = "connection";
 
+/// The extension of the file that is locked during a change.
+const CHANGE: &str = "change";
+
 /// Where devices have the names of their volumes.
 const LINKS: &str = "/dev/forebay";
 
@@ -178,6 +181,12 @@ impl AttachRecord {
         Self::try_lock(volume)
     }
 
+    /// The record in an open file, which nothing else uses.
+    #[cfg(test)]
+    pub(crate) fn in_file(file: File) -> Self {
+        Self { file, path: PathBuf::new() }
+    }
+
     fn try_lock(volume: &str) -> anyhow::Result<Option<Self>> {
         let path = path_of(volume);
         let file = open(&path).map_err(|error| {
@@ -199,10 +208,12 @@ impl AttachRecord {
         serde_json::from_str(&text).ok()
     }
 
+    /// Writes the record over the former one, which other processes may read at any time.
     pub(crate) fn write(&mut self, attached: &AttachedVolume) -> io::Result<()> {
-        self.file.set_len(0)?;
+        let text = serde_json::to_string(attached)?;
         self.file.rewind()?;
-        self.file.write_all(serde_json::to_string(attached)?.as_bytes())
+        self.file.write_all(text.as_bytes())?;
+        self.file.set_len(text.len() as u64)
     }
 
     /// Empties the record: there is no device.
@@ -215,11 +226,39 @@ impl AttachRecord {
         let attached = self.read();
         self.clear()?;
         remove_if_there(&self.path)?;
-        remove_if_there(&self.path.with_extension(CONNECTION))?;
+        for beside in [CONNECTION, CHANGE] {
+            remove_if_there(&self.path.with_extension(beside))?;
+        }
         if let Some(attached) = attached {
             attached.announce();
         }
         Ok(())
+    }
+}
+
+/// The right to make a volume's device larger, or to remove it: never both at once, for which a
+/// driver may not be prepared. The record is locked as long as the device is watched.
+pub(crate) struct ChangeLock(#[expect(dead_code, reason = "held until it is dropped")] File);
+
+impl ChangeLock {
+    /// Waits for its turn.
+    pub(crate) fn take(volume: &str) -> io::Result<Self> {
+        let file = open(&path_of(volume).with_extension(CHANGE))?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok(Self(file))
+    }
+
+    /// `None` if another process has it.
+    pub(crate) fn try_take(volume: &str) -> io::Result<Option<Self>> {
+        Self::try_lock(open(&path_of(volume).with_extension(CHANGE))?)
+    }
+
+    fn try_lock(file: File) -> io::Result<Option<Self>> {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self(file))),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -285,6 +324,28 @@ fn open(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_change_of_a_device_excludes_another() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let try_lock = || ChangeLock::try_lock(file.reopen().unwrap()).unwrap();
+        let held = try_lock().expect("nothing has it");
+        assert!(try_lock().is_none());
+        drop(held);
+        assert!(try_lock().is_some());
+    }
+
+    #[test]
+    fn a_record_is_replaced_by_a_longer_and_by_a_shorter_one() {
+        let mut record = AttachRecord::in_file(tempfile::tempfile().unwrap());
+        for bytes in [512, 1 << 40, 1024] {
+            let (volume, socket) = ("db".to_owned(), PathBuf::from("/s/control.sock"));
+            let (device, disk) = (KernelDevice::Ublk(3), ("/dev/b".to_owned(), bytes));
+            let attached = AttachedVolume { volume, device, socket, disk };
+            record.write(&attached).unwrap();
+            assert_eq!(record.read(), Some(attached));
+        }
+    }
 
     #[test]
     fn records_of_both_drivers_can_be_read_and_those_of_earlier_versions() {

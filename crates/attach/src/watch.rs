@@ -1,7 +1,7 @@
 //! Keeps a device served: gives it to the next server when one has ended.
 
 use crate::device::{WatchedDevice, WatchedState};
-use crate::record::AttachedVolume;
+use crate::record::{AttachRecord, AttachedVolume, ChangeLock};
 use anyhow::{Context, ensure};
 use forebay_api::BlockingClient;
 use std::io;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often the server is asked whether the volume has grown.
-const SIZE_INTERVAL: Duration = Duration::from_secs(2);
+pub(crate) const SIZE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// When a device has waited so long, a line says why, and again after each pause.
 const FIRST_REMINDER: Duration = Duration::from_secs(5);
@@ -44,8 +44,8 @@ impl DeviceWatcher {
         &self.attached
     }
 
-    /// Returns once the device has been removed.
-    pub(crate) fn run(&mut self) -> anyhow::Result<()> {
+    /// Returns once the device has been removed. The record is the device's.
+    pub(crate) fn run(&mut self, record: &mut AttachRecord) -> anyhow::Result<()> {
         stay_in_memory();
         let device = self.attached.device();
         say(&self.attached.named());
@@ -54,7 +54,7 @@ impl DeviceWatcher {
             match self.device.state()? {
                 WatchedState::Gone => break,
                 WatchedState::Waiting => self.recover()?,
-                WatchedState::Live(_) => self.follow_size(),
+                WatchedState::Live(_) => self.follow_size(record),
                 WatchedState::Changing => {}
                 // It is being removed.
                 WatchedState::Stopped => {}
@@ -65,30 +65,47 @@ impl DeviceWatcher {
     }
 
     /// Makes the device larger if its volume has grown.
-    fn follow_size(&mut self) {
+    fn follow_size(&mut self, record: &mut AttachRecord) {
         if self.asked.elapsed() < SIZE_INTERVAL {
             return;
         }
         self.asked = Instant::now();
-        let (backing, size_bytes) = &self.attached.disk;
         // Without an answer, the server is ending, which the device shows.
         let Ok(volume) = self.client.volume(&self.attached.volume) else { return };
-        if volume.backing != *backing || volume.size_bytes <= *size_bytes {
+        // A device that is being removed is left alone, and looked at again.
+        let Ok(Some(_lock)) = ChangeLock::try_take(&self.attached.volume) else { return };
+        self.grow_to((volume.backing, volume.size_bytes), record);
+    }
+
+    /// Makes the device as large as this disk, if it is the volume's.
+    fn grow_to(&mut self, disk: (String, u64), record: &mut AttachRecord) {
+        let is_larger = disk.0 == self.attached.disk.0 && disk.1 > self.attached.disk.1;
+        if !is_larger || !matches!(self.device.state(), Ok(WatchedState::Live(_))) {
             return;
         }
-        let (device, bytes) = (self.attached.device(), volume.size_bytes);
+        let (device, bytes) = (self.attached.device().display().to_string(), disk.1);
         // Not again, whatever the driver does.
-        self.attached.disk.1 = bytes;
-        match self.device.grow(bytes) {
-            Ok(true) => say(&format!("{} has grown to {bytes} bytes", device.display())),
-            Ok(false) => say(&format!(
-                "the volume of {} has grown to {bytes} bytes: detach it and attach it again",
-                device.display()
-            )),
-            Err(error) => say(&format!(
-                "{} does not grow with its volume: {error:#}: detach it and attach it again",
-                device.display()
-            )),
+        self.attached.disk = disk;
+        let obstacle = match self.device.fixed_size() {
+            Ok(Some(reason)) => reason,
+            Ok(None) => match self.device.grow(bytes) {
+                Ok(()) => return self.record_growth(record),
+                Err(error) => format!("{error:#}"),
+            },
+            Err(error) => format!("{error:#}"),
+        };
+        say(&format!(
+            "{device} keeps its size, although its volume has grown to {bytes} bytes: {obstacle}: \
+             detach the volume and attach it again"
+        ));
+    }
+
+    /// The next watcher gives the device to no server whose disk is smaller.
+    fn record_growth(&self, record: &mut AttachRecord) {
+        let (device, bytes) = (self.attached.device(), self.attached.disk.1);
+        say(&format!("{} has grown to {bytes} bytes", device.display()));
+        if let Err(error) = record.write(&self.attached) {
+            say(&format!("cannot record the size of {}: {error}", device.display()));
         }
     }
 
@@ -184,6 +201,11 @@ mod tests {
     struct Script {
         states: Vec<WatchedState>,
         gives: usize,
+        /// The sizes that it was to grow to.
+        sizes: Vec<u64>,
+        /// Why it does not.
+        fixed: Option<String>,
+        refuses: bool,
         is_removed: bool,
     }
 
@@ -205,8 +227,14 @@ mod tests {
             Ok(1)
         }
 
-        fn grow(&mut self, _size_bytes: u64) -> anyhow::Result<bool> {
-            Ok(false)
+        fn fixed_size(&mut self) -> anyhow::Result<Option<String>> {
+            Ok(self.0.borrow().fixed.clone())
+        }
+
+        fn grow(&mut self, size_bytes: u64) -> anyhow::Result<()> {
+            self.0.borrow_mut().sizes.push(size_bytes);
+            ensure!(!self.0.borrow().refuses, "refused");
+            Ok(())
         }
 
         fn remove(&mut self) -> anyhow::Result<()> {
@@ -215,9 +243,9 @@ mod tests {
         }
     }
 
-    /// Recovers a device without a server, in these states.
-    fn recover(states: &[WatchedState], limit: Option<Duration>) -> Rc<RefCell<Script>> {
-        let script = Rc::new(RefCell::new(Script { states: states.to_vec(), ..Script::default() }));
+    /// A watcher of a device of 512 bytes that does this, without a server.
+    fn watcher(script: Script, limit: Option<Duration>) -> (DeviceWatcher, Rc<RefCell<Script>>) {
+        let script = Rc::new(RefCell::new(script));
         let socket = std::path::PathBuf::from("/nowhere/control.sock");
         let attached = AttachedVolume {
             volume: "disk".into(),
@@ -227,8 +255,61 @@ mod tests {
         };
         let client = BlockingClient::new(socket).unwrap();
         let device = Box::new(ScriptedDevice(Rc::clone(&script)));
-        DeviceWatcher::new(device, client, attached, limit).recover().unwrap();
+        (DeviceWatcher::new(device, client, attached, limit), script)
+    }
+
+    /// Recovers a device without a server, in these states.
+    fn recover(states: &[WatchedState], limit: Option<Duration>) -> Rc<RefCell<Script>> {
+        let script = Script { states: states.to_vec(), ..Script::default() };
+        let (mut watcher, script) = watcher(script, limit);
+        watcher.recover().unwrap();
         script
+    }
+
+    /// Offers these disks to a live device. Returns the sizes that it was to grow to, and the size
+    /// in its record.
+    fn offer(script: Script, disks: &[(&str, u64)]) -> (Vec<u64>, u64) {
+        let states = vec![WatchedState::Live(1); disks.len()];
+        let (mut watcher, script) = watcher(Script { states, ..script }, None);
+        let mut record = AttachRecord::in_file(tempfile::tempfile().unwrap());
+        record.write(watcher.attached()).unwrap();
+        for (backing, bytes) in disks {
+            watcher.grow_to(((*backing).to_owned(), *bytes), &mut record);
+        }
+        let sizes = script.borrow().sizes.clone();
+        (sizes, record.read().unwrap().disk.1)
+    }
+
+    #[test]
+    fn a_device_grows_with_its_volume_and_the_record_says_so() {
+        let disks = [("memory", 512), ("memory", 1024), ("memory", 1024), ("memory", 4096)];
+        assert_eq!(offer(Script::default(), &disks), (vec![1024, 4096], 4096));
+    }
+
+    #[test]
+    fn a_device_neither_shrinks_nor_follows_another_disk() {
+        let disks = [("memory", 256), ("file", 1024)];
+        assert_eq!(offer(Script::default(), &disks), (vec![], 512));
+    }
+
+    #[test]
+    fn a_device_that_cannot_grow_is_asked_once_for_each_size_and_its_record_stays() {
+        let disks = [("memory", 1024), ("memory", 1024), ("memory", 2048)];
+        let fixed = Script { fixed: Some("of its age".into()), ..Script::default() };
+        assert_eq!(offer(fixed, &disks), (vec![], 512));
+        let refuses = Script { refuses: true, ..Script::default() };
+        assert_eq!(offer(refuses, &disks), (vec![1024, 2048], 512));
+    }
+
+    #[test]
+    fn a_device_that_is_no_longer_live_does_not_grow_until_it_is() {
+        let states = vec![WatchedState::Stopped, WatchedState::Waiting, WatchedState::Live(1)];
+        let (mut watcher, script) = watcher(Script { states, ..Script::default() }, None);
+        let mut record = AttachRecord::in_file(tempfile::tempfile().unwrap());
+        for asked in [0, 0, 1] {
+            watcher.grow_to(("memory".into(), 1024), &mut record);
+            assert_eq!(script.borrow().sizes.len(), asked);
+        }
     }
 
     #[test]

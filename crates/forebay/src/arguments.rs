@@ -539,8 +539,8 @@ pub(crate) enum VolumeCommand {
     /// Make a volume as large as its disk, which has grown
     #[command(long_about = "Make a volume as large as its disk, which has grown.\nGrow the disk \
         first (lvextend, truncate). Virtual machines over vhost-user and block devices of this \
-        machine see the new size at once; other clients see it when they connect again. A volume \
-        never shrinks.")]
+        machine see the new size at once, those over ublk on Linux 6.16 or later; other clients \
+        see it when they connect again. A volume never shrinks.")]
     Resize {
         /// The volume's name
         name: String,

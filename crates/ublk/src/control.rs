@@ -13,9 +13,13 @@ pub mod flags {
     pub const CMD_IOCTL_ENCODE: u64 = 1 << 6;
     /// The process moves data with reads and writes of the character device.
     pub const USER_COPY: u64 = 1 << 7;
+    /// A device that was started can become larger; Linux 6.16 or later.
+    pub const UPDATE_SIZE: u64 = 1 << 10;
 
     /// What a device of this program needs; Linux 6.5 has all of it.
     pub const NEEDED: u64 = USER_RECOVERY | USER_RECOVERY_REISSUE | CMD_IOCTL_ENCODE | USER_COPY;
+    /// What a device has as well if the driver has it.
+    pub const WANTED: u64 = UPDATE_SIZE;
 }
 
 /// The state of a device.
@@ -52,6 +56,9 @@ pub enum ControlCommand {
     StartRecovery,
     /// Ends it: waits until each tag has fetched. The data is the process that serves it.
     EndRecovery,
+    /// Sets the size of a device. The data is its sectors. Linux 6.17 crashes if the device has not
+    /// been started, or was stopped.
+    UpdateSize,
 }
 
 impl ControlCommand {
@@ -67,6 +74,7 @@ impl ControlCommand {
             Self::StartRecovery => (READ_WRITE, 0x10),
             Self::EndRecovery => (READ_WRITE, 0x11),
             Self::GetFeatures => (READ, 0x13),
+            Self::UpdateSize => (READ_WRITE, 0x15),
         };
         ioctl(direction, command, size_of::<ControlArgument>())
     }
@@ -128,10 +136,16 @@ pub struct DeviceInfo {
 const _: () = assert!(size_of::<DeviceInfo>() == 64);
 
 impl DeviceInfo {
-    /// A device to be made, with any free number.
-    pub fn new(queues: u16, depth: u16, request_bytes_max: u32) -> Self {
-        let (device, process, flags) = (u32::MAX, -1, flags::NEEDED);
+    /// A device to be made, with any free number, by a driver with these features.
+    pub fn new(queues: u16, depth: u16, request_bytes_max: u32, features: u64) -> Self {
+        let (device, process) = (u32::MAX, -1);
+        let flags = flags::NEEDED | features & flags::WANTED;
         Self { queues, depth, request_bytes_max, device, process, flags, ..Self::default() }
+    }
+
+    /// Whether [`ControlCommand::UpdateSize`] is for it.
+    pub const fn can_grow(&self) -> bool {
+        self.flags & flags::UPDATE_SIZE != 0
     }
 
     /// The state of the device.
@@ -265,6 +279,7 @@ mod tests {
             (ControlCommand::AddDevice, 0xc020_7504),
             (ControlCommand::GetDeviceInfo, 0x8020_7502),
             (ControlCommand::StartRecovery, 0xc020_7510),
+            (ControlCommand::UpdateSize, 0xc020_7515),
         ];
         for (command, number) in numbers {
             assert_eq!(command.op(), number, "{command:?}");
@@ -273,6 +288,15 @@ mod tests {
         assert_eq!(argument[..8], [7, 0, 0, 0, 0xff, 0xff, 64, 0]);
         assert_eq!((argument[8], argument[9], argument[16]), (0x22, 0x11, 99));
         assert_eq!(argument[24..], [0; 56]);
+    }
+
+    #[test]
+    fn a_device_can_grow_if_the_driver_knows_how_and_asks_for_nothing_else_that_is_new() {
+        // Linux 6.12 and 6.17.
+        let before = DeviceInfo::new(2, 128, 1 << 20, 0x3ff);
+        let since = DeviceInfo::new(2, 128, 1 << 20, 0x7fff);
+        assert!(!before.can_grow() && since.can_grow());
+        assert_eq!((before.flags, since.flags), (flags::NEEDED, flags::NEEDED | 1 << 10));
     }
 
     #[test]

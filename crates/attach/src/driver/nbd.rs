@@ -294,8 +294,15 @@ impl WatchedDevice for NbdDevice {
         Ok(offer.device.pid)
     }
 
-    fn grow(&mut self, size_bytes: u64) -> anyhow::Result<bool> {
-        self.change(&Change { size_bytes: Some(size_bytes), ..Change::default() })
+    fn fixed_size(&mut self) -> anyhow::Result<Option<String>> {
+        Ok(None)
+    }
+
+    fn grow(&mut self, size_bytes: u64) -> anyhow::Result<()> {
+        let is_there =
+            self.change(&Change { size_bytes: Some(size_bytes), ..Change::default() })?;
+        ensure!(is_there, "the device has been disconnected");
+        Ok(())
     }
 
     fn remove(&mut self) -> anyhow::Result<()> {

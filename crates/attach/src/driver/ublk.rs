@@ -5,7 +5,7 @@ use crate::device::{AttachPlan, WatchedDevice, WatchedState};
 use crate::record::{AttachRecord, AttachedVolume, KernelDevice};
 use anyhow::{Context, Error};
 use forebay_api::{BlockingClient, ServeDevice, ServedDevice};
-use forebay_ublk::control::{DeviceInfo, DiskProperties, Parameters};
+use forebay_ublk::control::{DeviceInfo, DiskProperties, Parameters, flags};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::PathBuf;
@@ -44,7 +44,12 @@ impl UblkDevice {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let queues = plan.queues.unwrap_or(processors.min(QUEUES_AUTO_MAX) as u16);
         let info = control
-            .add(DeviceInfo::new(queues, plan.depth.unwrap_or(DEPTH), REQUEST_BYTES_MAX))
+            .add(DeviceInfo::new(
+                queues,
+                plan.depth.unwrap_or(DEPTH),
+                REQUEST_BYTES_MAX,
+                control.features(),
+            ))
             .context("the ublk driver makes no device")?;
         let mut device = Self { control, number: info.device, volume: plan.volume.clone() };
         let attached = plan.attached(KernelDevice::Ublk(info.device));
@@ -131,9 +136,15 @@ impl WatchedDevice for UblkDevice {
         Ok(served.pid)
     }
 
-    fn grow(&mut self, _size_bytes: u64) -> anyhow::Result<bool> {
-        // Before Linux 6.16, the size of a device that was started stays.
-        Ok(false)
+    fn fixed_size(&mut self) -> anyhow::Result<Option<String>> {
+        let info = self.control.info(self.number);
+        let can_grow = info.context("the ublk driver does not know the device")?.can_grow();
+        Ok((!can_grow).then(|| why_fixed(self.control.features(), &kernel_release())))
+    }
+
+    fn grow(&mut self, size_bytes: u64) -> anyhow::Result<()> {
+        let grown = self.control.set_size(self.number, size_bytes);
+        grown.context("the ublk driver does not change the size")
     }
 
     fn remove(&mut self) -> anyhow::Result<()> {
@@ -141,6 +152,31 @@ impl WatchedDevice for UblkDevice {
     }
 }
 
+/// Why a device that was made as one of fixed size is one, for a driver with these features.
+fn why_fixed(features: u64, release: &str) -> String {
+    if features & flags::UPDATE_SIZE != 0 {
+        return "a former version of forebay has made it, as one of fixed size".into();
+    }
+    format!("devices of ublk grow on Linux 6.16 or later, and this is Linux {release}")
+}
+
+fn kernel_release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENOENT | libc::ENXIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_of_fixed_size_names_its_kernel_or_the_version_that_has_made_it() {
+        let old = why_fixed(flags::NEEDED, "6.12.117");
+        assert!(old.contains("Linux 6.16 or later") && old.contains("Linux 6.12.117"), "{old}");
+        let new = why_fixed(flags::NEEDED | flags::UPDATE_SIZE, "6.17.13");
+        assert!(new.contains("former version") && !new.contains("6.17"), "{new}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::device::load_module;
 use forebay_terminal::with_remedy;
+use forebay_types::SECTOR_BYTES;
 use forebay_ublk::control::{ControlCommand, DeviceInfo, Parameters, flags};
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
@@ -17,6 +18,7 @@ const CONTROL: &str = "/dev/ublk-control";
 pub(super) struct UblkControl {
     control: File,
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    features: u64,
 }
 
 impl UblkControl {
@@ -38,8 +40,8 @@ impl UblkControl {
             let message = format!("cannot set up an io_uring: {error}");
             with_remedy(anyhow::Error::msg(message), "allow it: kernel.io_uring_disabled=0")
         })?;
-        let mut driver = Self { control, ring };
-        let found = driver.features().unwrap_or(0);
+        let mut driver = Self { control, ring, features: 0 };
+        let found = driver.read_features().unwrap_or(0);
         if found & flags::NEEDED != flags::NEEDED {
             let message = format!(
                 "the kernel's ublk driver lacks what devices need that outlive their server: it \
@@ -48,10 +50,16 @@ impl UblkControl {
             );
             return Err(with_remedy(anyhow::Error::msg(message), "use Linux 6.5 or later"));
         }
+        driver.features = found;
         Ok(driver)
     }
 
-    fn features(&mut self) -> io::Result<u64> {
+    /// See [`flags`].
+    pub(super) const fn features(&self) -> u64 {
+        self.features
+    }
+
+    fn read_features(&mut self) -> io::Result<u64> {
         let mut features = 0u64;
         self.command(ControlCommand::GetFeatures, 0, features.as_mut_bytes(), 0)?;
         Ok(features)
@@ -78,7 +86,7 @@ impl UblkControl {
     }
 
     pub(super) fn start(&mut self, device: u32, process: u32) -> io::Result<()> {
-        self.command(ControlCommand::StartDevice, device, &mut [], process)
+        self.command(ControlCommand::StartDevice, device, &mut [], process.into())
     }
 
     pub(super) fn start_recovery(&mut self, device: u32) -> io::Result<()> {
@@ -86,7 +94,13 @@ impl UblkControl {
     }
 
     pub(super) fn end_recovery(&mut self, device: u32, process: u32) -> io::Result<()> {
-        self.command(ControlCommand::EndRecovery, device, &mut [], process)
+        self.command(ControlCommand::EndRecovery, device, &mut [], process.into())
+    }
+
+    /// Sets the size of a device. It must have been started, and must not be stopped meanwhile: see
+    /// [`ControlCommand::UpdateSize`].
+    pub(super) fn set_size(&mut self, device: u32, bytes: u64) -> io::Result<()> {
+        self.command(ControlCommand::UpdateSize, device, &mut [], bytes / SECTOR_BYTES)
     }
 
     /// Stops and removes a device.
@@ -100,13 +114,13 @@ impl UblkControl {
         command: ControlCommand,
         device: u32,
         memory: &mut [u8],
-        process: u32,
+        data: u64,
     ) -> io::Result<()> {
         let address = match memory.len() {
             0 => 0,
             _ => memory.as_mut_ptr() as u64,
         };
-        let argument = command.argument(device, (address, memory.len() as u16), u64::from(process));
+        let argument = command.argument(device, (address, memory.len() as u16), data);
         let control = Fd(self.control.as_raw_fd());
         let entry = opcode::UringCmd80::new(control, command.op()).cmd(argument).build();
         // SAFETY: the memory outlives the command, for whose end this call waits.

@@ -20,7 +20,7 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use bar::Bar;
-use forebay_api::{BlockingClient, DiscardRequest, DrillReport, Status, VolumeSize, VolumeStatus};
+use forebay_api::{BlockingClient, DiscardRequest, DrillReport, Status, VolumeStatus};
 use forebay_attach::AttachArguments;
 use forebay_config::{CONTROL_SOCKET, ServerChange, VolumeChange};
 use forebay_types::Size;
@@ -121,12 +121,9 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             print(&format!("{} is trusted again\n", named(&name)))
         }
         VolumeCommand::Resize { name, state } => {
-            let VolumeSize { size_bytes, former_bytes } = connect(&state)?.resize_volume(&name)?;
-            let (volume, size) = (named(&name), Size(size_bytes));
-            print(&match former_bytes {
-                _ if size_bytes == former_bytes => format!("{volume} has {size}, as before\n"),
-                _ => format!("{volume} has grown from {} to {size}\n", Size(former_bytes)),
-            })
+            let size = connect(&state)?.resize_volume(&name)?;
+            let device = forebay_attach::follow_growth(&name, &socket(&state)?, size.size_bytes);
+            print(&sentences::size(&name, &size, device.as_ref()))
         }
         VolumeCommand::Calibrate { name, state } => {
             let volume = connect(&state)?.calibrate_volume(&name)?;

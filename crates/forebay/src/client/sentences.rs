@@ -1,9 +1,11 @@
 //! Sentences about the server and its volumes.
 
 use forebay_api::{
-    CacheRatio, Discarded, DrillReport, Latencies, Memory, VolumeState, VolumeStatus,
+    CacheRatio, Discarded, DrillReport, Latencies, Memory, VolumeSize, VolumeState, VolumeStatus,
 };
+use forebay_attach::FollowedDevice;
 use forebay_terminal::units::bytes;
+use forebay_types::Size;
 
 /// The limit of the memory, and its maximum if that is larger.
 pub(super) fn memory_limit(memory: &Memory) -> String {
@@ -19,6 +21,26 @@ pub(super) fn shares(ratio: &CacheRatio) -> String {
     let CacheRatio { read_percent, write_percent, .. } = ratio;
     let limit = bytes(ratio.write_bytes);
     format!("{read_percent} % for reads, {write_percent} % ({limit}) for writes")
+}
+
+/// The size of a volume whose disk was measured again, and what its block device makes of it.
+pub(super) fn size(name: &str, size: &VolumeSize, device: Option<&FollowedDevice>) -> String {
+    let VolumeSize { size_bytes, former_bytes } = *size;
+    let (now, has_grown) = (Size(size_bytes), size_bytes != former_bytes);
+    let volume = match has_grown {
+        true => format!("volume '{name}' has grown from {} to {now}\n", Size(former_bytes)),
+        false => format!("volume '{name}' has {now}, as before\n"),
+    };
+    let device = match device {
+        Some(FollowedDevice { device, obstacle: Some(obstacle) }) => {
+            format!("{device} keeps its size: {obstacle}\n")
+        }
+        Some(FollowedDevice { device, obstacle: None }) if has_grown => {
+            format!("{device} has grown with it\n")
+        }
+        _ => String::new(),
+    };
+    volume + &device
 }
 
 /// What was given up with a volume.
@@ -118,6 +140,26 @@ pub(super) fn mode_note(volume: &VolumeStatus) -> Option<String> {
 mod tests {
     use super::*;
     use forebay_api::Mode;
+
+    #[test]
+    fn the_growth_of_a_volume_says_whether_its_device_follows() {
+        let (device, former_bytes) = ("/dev/forebay/db".to_owned(), 1 << 20);
+        let grown = VolumeSize { size_bytes: 2 << 20, former_bytes };
+        let same = VolumeSize { size_bytes: 1 << 20, former_bytes };
+        let follows = FollowedDevice { device: device.clone(), obstacle: None };
+        let keeps = FollowedDevice { device, obstacle: Some("it is old: attach it again".into()) };
+        let says = "volume 'db' has grown from 1MiB to 2MiB\n";
+        let obstacle = "/dev/forebay/db keeps its size: it is old: attach it again\n";
+        assert_eq!(size("db", &grown, None), says);
+        assert_eq!(
+            size("db", &grown, Some(&follows)),
+            format!("{says}/dev/forebay/db has grown with it\n")
+        );
+        assert_eq!(size("db", &grown, Some(&keeps)), format!("{says}{obstacle}"));
+        let says = "volume 'db' has 1MiB, as before\n";
+        assert_eq!(size("db", &same, Some(&follows)), says);
+        assert_eq!(size("db", &same, Some(&keeps)), format!("{says}{obstacle}"));
+    }
 
     #[test]
     fn a_summary_has_what_is_not_as_configured() {
