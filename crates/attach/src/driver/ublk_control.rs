@@ -4,15 +4,22 @@ use crate::device::load_module;
 use forebay_terminal::with_remedy;
 use forebay_types::SECTOR_BYTES;
 use forebay_ublk::control::{ControlCommand, DeviceInfo, Parameters, flags};
-use io_uring::types::Fd;
+use io_uring::types::{Fd, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 const CONTROL: &str = "/dev/ublk-control";
+
+/// How long the kernel waits for a server to fetch from each tag of a device, at a time.
+const RECOVERY_TIME: Duration = Duration::from_secs(2);
+
+/// What the timer of a command is known by.
+const TIMER: u64 = 1;
 
 /// The kernel's ublk driver. Each call waits for its command.
 pub(super) struct UblkControl {
@@ -93,8 +100,23 @@ impl UblkControl {
         self.command(ControlCommand::StartRecovery, device, &mut [], 0)
     }
 
+    /// Waits until the process has fetched from each tag of the device.
+    ///
+    /// # Errors
+    /// The driver's, and [`io::ErrorKind::TimedOut`] if the process has ended before that: the
+    /// kernel would wait for ever.
     pub(super) fn end_recovery(&mut self, device: u32, process: u32) -> io::Result<()> {
-        self.command(ControlCommand::EndRecovery, device, &mut [], process.into())
+        loop {
+            let entry = self.entry(ControlCommand::EndRecovery, device, (0, 0), process.into());
+            let time = Timespec::from(RECOVERY_TIME);
+            let limit = opcode::LinkTimeout::new(&raw const time).build().user_data(TIMER);
+            // SAFETY: the time outlives both commands, for whose end this call waits.
+            let ended = unsafe { self.run(&[entry.flags(squeue::Flags::IO_LINK), limit.into()]) };
+            let is_late = matches!(&ended, Err(error) if error.kind() == io::ErrorKind::TimedOut);
+            if !is_late || !Path::new(&format!("/proc/{process}")).exists() {
+                return ended;
+            }
+        }
     }
 
     /// Sets the size of a device. It must have been started, and must not be stopped meanwhile: see
@@ -120,23 +142,54 @@ impl UblkControl {
             0 => 0,
             _ => memory.as_mut_ptr() as u64,
         };
-        let argument = command.argument(device, (address, memory.len() as u16), data);
-        let control = Fd(self.control.as_raw_fd());
-        let entry = opcode::UringCmd80::new(control, command.op()).cmd(argument).build();
+        let entry = self.entry(command, device, (address, memory.len() as u16), data);
         // SAFETY: the memory outlives the command, for whose end this call waits.
-        unsafe { self.ring.submission().push(&entry) }.expect("an empty ring has room");
-        loop {
-            match self.ring.submit_and_wait(1) {
+        unsafe { self.run(&[entry]) }
+    }
+
+    fn entry(
+        &self,
+        command: ControlCommand,
+        device: u32,
+        memory: (u64, u16),
+        data: u64,
+    ) -> squeue::Entry128 {
+        let argument = command.argument(device, memory, data);
+        let control = Fd(self.control.as_raw_fd());
+        opcode::UringCmd80::new(control, command.op()).cmd(argument).build()
+    }
+
+    /// Carries out a command, with or without a timer, and waits for the end of both.
+    ///
+    /// # Errors
+    /// The command's, or [`io::ErrorKind::TimedOut`] if the timer has ended it.
+    ///
+    /// # Safety
+    /// What the entries refer to must outlive this call.
+    unsafe fn run(&mut self, entries: &[squeue::Entry128]) -> io::Result<()> {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.ring.submission().push_multiple(entries) }.expect("an empty ring has room");
+        let mut pending = entries.len();
+        let (mut of_command, mut is_late) = (0, false);
+        while pending > 0 {
+            match self.ring.submit_and_wait(pending) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
                 Ok(_) => {}
             }
-            if let Some(entry) = self.ring.completion().next() {
-                return match entry.result() {
-                    result if result < 0 => Err(io::Error::from_raw_os_error(-result)),
-                    _ => Ok(()),
-                };
+            for entry in self.ring.completion() {
+                pending -= 1;
+                match entry.user_data() {
+                    TIMER => is_late = entry.result() == -libc::ETIME,
+                    _ => of_command = entry.result(),
+                }
             }
+        }
+        match of_command {
+            // It may have succeeded at the last moment.
+            result if result < 0 && is_late => Err(io::ErrorKind::TimedOut.into()),
+            result if result < 0 => Err(io::Error::from_raw_os_error(-result)),
+            _ => Ok(()),
         }
     }
 }
