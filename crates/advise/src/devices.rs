@@ -82,13 +82,14 @@ pub(super) fn find(roots: &Roots, given: &Path) -> anyhow::Result<BlockDevice> {
     })
 }
 
-/// All whole devices with a size that are neither memory nor removable.
+/// All whole devices with a size that are neither memory nor removable, nor volumes themselves.
 pub(super) fn all(roots: &Roots) -> io::Result<Vec<BlockDevice>> {
     let mut devices = Vec::new();
+    let volumes = attached_volumes(roots);
     for entry in fs::read_dir(roots.sys.join("block"))? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if is_named(&name, &MEMORY) || is_named(&name, &REMOVABLE) {
+        if is_named(&name, &MEMORY) || is_named(&name, &REMOVABLE) || volumes.contains(&name) {
             continue;
         }
         // A device may have been removed in the meantime.
@@ -97,6 +98,13 @@ pub(super) fn all(roots: &Roots) -> io::Result<Vec<BlockDevice>> {
     }
     devices.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(devices)
+}
+
+/// The devices that `forebay attach` has made of volumes.
+fn attached_volumes(roots: &Roots) -> Vec<String> {
+    let Ok(links) = fs::read_dir(roots.dev.join("forebay")) else { return Vec::new() };
+    let targets = links.flatten().filter_map(|link| fs::read_link(link.path()).ok());
+    targets.filter_map(|target| Some(target.file_name()?.to_str()?.to_owned())).collect()
 }
 
 /// Reads the directory of a device or partition.
@@ -184,7 +192,8 @@ pub(super) fn parse_number(text: &str) -> Option<(u32, u32)> {
 mod tests {
     use super::*;
 
-    /// A machine with sda (two partitions, the second below dm-0), a memory disk and an empty loop.
+    /// A machine with sda (two partitions, the second below dm-0), a memory disk, an empty loop and
+    /// a volume as a device.
     fn machine() -> (tempfile::TempDir, Roots) {
         let directory = tempfile::tempdir().unwrap();
         let sys = directory.path().join("sys");
@@ -200,6 +209,7 @@ mod tests {
             ("devices/dm-0", "253:0", "4096"),
             ("devices/zram0", "250:0", "4096"),
             ("devices/loop0", "7:0", "0"),
+            ("devices/ublkb0", "259:0", "4096"),
         ] {
             write(&format!("{path}/dev"), &format!("{dev}\n"));
             write(&format!("{path}/size"), &format!("{size}\n"));
@@ -211,16 +221,19 @@ mod tests {
         }
         write("devices/sda/sda2/holders/dm-0", "");
         fs::create_dir_all(sys.join("block")).unwrap();
-        for name in ["sda", "dm-0", "zram0", "loop0"] {
+        for name in ["sda", "dm-0", "zram0", "loop0", "ublkb0"] {
             let target = format!("../devices/{name}");
             std::os::unix::fs::symlink(target, sys.join("block").join(name)).unwrap();
         }
-        let roots = Roots { sys, ..Roots::default() };
+        let dev = directory.path().join("dev");
+        fs::create_dir_all(dev.join("forebay")).unwrap();
+        std::os::unix::fs::symlink("../ublkb0", dev.join("forebay/disk")).unwrap();
+        let roots = Roots { sys, dev, ..Roots::default() };
         (directory, roots)
     }
 
     #[test]
-    fn all_devices_are_those_with_data_that_are_not_memory() {
+    fn all_devices_are_those_with_data_that_are_neither_memory_nor_volumes() {
         let (_directory, roots) = machine();
         let devices = all(&roots).unwrap();
         let names: Vec<_> = devices.iter().map(|device| &*device.name).collect();
