@@ -12,6 +12,7 @@ mod remove;
 
 pub(super) use leave::leave_if_machine_stops;
 
+use super::activated::ActivatedAddresses;
 use super::analysis::{self, Analyzer};
 use super::background::Background;
 use super::battery::Batteries;
@@ -94,6 +95,7 @@ pub(super) struct Daemon {
     calibrations: Arc<Calibrations>,
     /// How long adding a volume or a listener waits for a disk or address in use.
     in_use_wait: Duration,
+    activated: ActivatedAddresses,
     stopped: Notify,
     /// Statistics over time.
     statistics: Arc<Observer>,
@@ -189,6 +191,7 @@ impl Daemon {
             analyzer,
             clients,
             in_use_wait: Duration::ZERO,
+            activated: ActivatedAddresses::default(),
             stopped: Notify::new(),
             successor: None,
             control: OnceLock::new(),
@@ -627,7 +630,7 @@ impl Manager for Daemon {
             return Err(Problem::new(ErrorKind::Invalid, message.to_owned(), remedy));
         };
         // Without a claim: the check may take long, and other commands run meanwhile.
-        let continues_clients = successor.check()?;
+        let continues_clients = successor.check(&self.activated)?;
         let claim = self.claims.everything()?;
         if continues_clients {
             self.nbd.begin_handover();

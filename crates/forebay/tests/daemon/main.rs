@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
+mod activated;
 mod advise;
 mod analyze;
 mod background;

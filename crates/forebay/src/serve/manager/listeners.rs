@@ -3,12 +3,14 @@
 //! A reload first does all that can fail: it opens the new addresses and changes the rights of
 //! sockets that stay. If anything fails, it is undone, and nothing else of the reload happens. Then
 //! the new addresses take clients, and the removed ones are closed. Clients that are connected stay
-//! connected.
+//! connected. Activated sockets stay open, whether `nbd` names them or not.
 
 use super::Daemon;
 use crate::report::{problem_in, sentence};
+use crate::serve::activated::{ActivatedAddresses, ActivatedSocket};
 use crate::serve::control::ControlServers;
 use crate::serve::dashboard::{self, BoundDashboard};
+use crate::serve::handover::FromPrevious;
 use crate::serve::listen::{self, BoundListener, KeptListener, TakenPort};
 use crate::serve::metrics::{self, BoundMetrics};
 use forebay_api::Problem;
@@ -39,6 +41,7 @@ impl Daemon {
     ) -> anyhow::Result<BoundListener> {
         let settings = self.state().config.tls.clone();
         listen::bind(address, &settings, self.tls.as_ref(), self.in_use_wait, handed, &[])
+            .map_err(|error| self.activated.explain(address, error))
     }
 
     /// Accepts clients at a bound address, in place of an earlier socket of the same path.
@@ -59,7 +62,9 @@ impl Daemon {
         let former = former.map(|at| state.listeners.remove(at));
         state.listeners.push(OpenListener { id, configured, address, file, port });
         drop(state);
-        self.to_next.keep(kept);
+        if let Some(kept) = kept {
+            self.to_next.keep(kept);
+        }
         if let Some(former) = former {
             // Its file is gone, so no client can connect to it.
             self.nbd.close(former.id);
@@ -67,7 +72,30 @@ impl Daemon {
     }
 }
 
-/// Listens again at the Unix sockets whose files were deleted.
+/// Binds all addresses at the start: those of activated sockets, and those of `nbd` that none of
+/// these serves. Sockets that the previous server has handed over are used where they fit.
+///
+/// # Errors
+/// An address cannot be bound, or an activated socket cannot be served.
+pub(in crate::serve) fn bind_all(
+    daemon: &mut Daemon,
+    activated: Vec<ActivatedSocket>,
+    previous: &mut FromPrevious,
+) -> anyhow::Result<Vec<BoundListener>> {
+    daemon.activated = ActivatedAddresses::of(&activated);
+    let daemon = &*daemon;
+    let Config { nbd, tls, .. } = daemon.state().config.clone();
+    daemon.activated.check_rights(&nbd)?;
+    let others = daemon.activated.others(&nbd);
+    let configured: Vec<String> = others.iter().map(ToString::to_string).collect();
+    let mut handed = previous.listeners(&configured);
+    let activated = activated.into_iter().map(|socket| socket.bind(&tls, daemon.tls.as_ref()));
+    let others = others.iter().map(|address| daemon.bind(address, &mut handed));
+    activated.chain(others).collect()
+}
+
+/// Listens again at the Unix sockets whose files were deleted. The service manager has made those
+/// of activated sockets.
 ///
 /// # Errors
 /// A path cannot be bound.
@@ -78,6 +106,14 @@ pub(in crate::serve) fn listen_again(daemon: &Daemon) -> anyhow::Result<()> {
         if let Listen::Unix { path, .. } = &address
             && path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
         {
+            if daemon.activated.has(&address) {
+                tracing::error!(
+                    %address,
+                    "the file of an activated socket was deleted, so no client can connect there: \
+                     stop the service, restart its socket unit, and start the service"
+                );
+                continue;
+            }
             daemon.accept(daemon.bind(&address, &mut Vec::new())?);
         }
     }
@@ -93,6 +129,7 @@ fn bind_beside(
 ) -> anyhow::Result<BoundListener> {
     let settings = daemon.state().config.tls.clone();
     listen::bind(address, &settings, daemon.tls.as_ref(), wait, &mut Vec::new(), replaced)
+        .map_err(|error| daemon.activated.explain(address, error))
 }
 
 /// Closes the listener at an address to new clients.
@@ -215,7 +252,9 @@ impl<'a> PreparedListeners<'a> {
 
     fn open(&mut self, old: &Config, new: &Config) -> anyhow::Result<()> {
         let daemon = self.daemon;
-        let Differences { opened, removed, changed } = Differences::between(&old.nbd, &new.nbd);
+        daemon.activated.check_rights(&new.nbd)?;
+        let [old_nbd, new_nbd] = [old, new].map(|config| daemon.activated.others(&config.nbd));
+        let Differences { opened, removed, changed } = Differences::between(&old_nbd, &new_nbd);
         let (has_metrics, has_dashboard) =
             (old.metrics != new.metrics, old.dashboard != new.dashboard);
         let ports = self.taken_ports(&removed, has_metrics, has_dashboard)?;
