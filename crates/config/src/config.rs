@@ -193,6 +193,7 @@ impl Config {
         self.log = new.log;
         self.settings.log = new.settings.log;
         (self.nbd, self.settings.nbd) = (new.nbd, new.settings.nbd);
+        (self.vhost_user, self.settings.vhost_user) = (new.vhost_user, new.settings.vhost_user);
         (self.metrics, self.settings.metrics) = (new.metrics, new.settings.metrics);
         (self.dashboard, self.settings.dashboard) = (new.dashboard, new.settings.dashboard);
         self.dashboard_tokens = new.dashboard_tokens;

@@ -5,7 +5,8 @@ use forebay_types::PROGRAM_SETTINGS;
 use std::{collections::HashMap, fmt};
 
 /// The settings of [`ConfigChange::Listening`].
-const LISTENING_SETTINGS: [&str; 4] = ["nbd", "metrics", "dashboard", "dashboard-tokens"];
+const LISTENING_SETTINGS: [&str; 5] =
+    ["nbd", "vhost-user", "metrics", "dashboard", "dashboard-tokens"];
 
 /// One difference. Its text is a sentence for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -115,7 +115,7 @@ pub const PROGRAM_SETTINGS: [Setting; 31] = [
         "listening address for NBD clients, `tcp:HOST:PORT`, or `unix:PATH`, which `,mode=MODE`, \
          `,owner=USER` and `,group=GROUP` may follow; by default `unix:STATE/nbd.sock`",
     ),
-    fixed(
+    live(
         "vhost-user",
         "DIR",
         "",

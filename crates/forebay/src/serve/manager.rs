@@ -85,8 +85,8 @@ pub(super) struct Daemon {
     nbd: Arc<NbdServer>,
     ublk: Arc<UblkServer>,
     vhost: Arc<VhostServer>,
-    /// Whether volumes that are added get a socket for virtual machine monitors.
-    serves_monitors: AtomicBool,
+    /// Held while the sockets for virtual machine monitors change; whether they are served.
+    monitors: Mutex<bool>,
     power: OnceLock<PowerMonitor>,
     tls: Option<TlsSetup>,
     state: Mutex<DaemonState>,
@@ -120,7 +120,7 @@ struct DaemonState {
     /// The addresses for NBD clients.
     listeners: Vec<OpenListener>,
     /// The socket files for virtual machine monitors.
-    sockets: Vec<SocketFile>,
+    sockets: Vec<Arc<SocketFile>>,
     /// All data is on the disks, and the files of sockets are removed.
     has_stopped: bool,
     /// Volumes that are not served and have dirty data in the pool. A stop was refused because of
@@ -132,11 +132,11 @@ impl DaemonState {
     /// Keeps a socket's file until the server stops. Replaces the entry of one that was deleted.
     fn keep_socket(&mut self, file: SocketFile) {
         self.sockets.retain(|old| old.path() != file.path());
-        self.sockets.push(file);
+        self.sockets.push(Arc::new(file));
     }
 
     /// Gives up the file of a socket.
-    fn take_socket(&mut self, address: &Listen) -> Vec<SocketFile> {
+    fn take_socket(&mut self, address: &Listen) -> Vec<Arc<SocketFile>> {
         let Listen::Unix { path, .. } = address else { return Vec::new() };
         self.sockets.extract_if(.., |file| file.path() == path).collect()
     }
@@ -180,7 +180,7 @@ impl Daemon {
             nbd,
             ublk,
             vhost,
-            serves_monitors: AtomicBool::new(false),
+            monitors: Mutex::default(),
             power: OnceLock::new(),
             tls,
             state: Mutex::new(state),
@@ -693,7 +693,7 @@ pub(super) fn problem(error: VolumeError) -> Problem {
 }
 
 /// Removes the files of sockets.
-fn remove_files(sockets: Vec<SocketFile>) {
+fn remove_files(sockets: Vec<Arc<SocketFile>>) {
     for file in sockets {
         if let Err(error) = file.remove() {
             tracing::warn!(%error, "cannot remove socket file");

@@ -6,6 +6,7 @@
 //! connected. Activated sockets stay open, whether `nbd` names them or not.
 
 use super::Daemon;
+use super::monitors::PreparedMonitors;
 use crate::report::{problem_in, sentence};
 use crate::serve::activated::{ActivatedAddresses, ActivatedSocket};
 use crate::serve::control::ControlServers;
@@ -218,6 +219,7 @@ pub(super) struct PreparedListeners<'a> {
     dashboard: Page<BoundDashboard>,
     /// The tokens of a dashboard that stays; `Some(None)` generates one.
     tokens: Option<Option<Tokens>>,
+    monitors: Option<PreparedMonitors<'a>>,
 }
 
 impl<'a> PreparedListeners<'a> {
@@ -235,6 +237,7 @@ impl<'a> PreparedListeners<'a> {
             metrics: Page::Stays,
             dashboard: Page::Stays,
             tokens: None,
+            monitors: None,
         };
         // After an error, dropping the value undoes what was done.
         prepared.open(old, new).map_err(|error| {
@@ -268,6 +271,7 @@ impl<'a> PreparedListeners<'a> {
         for (former, address) in changed {
             self.change_rights(former, address)?;
         }
+        self.monitors = Some(PreparedMonitors::prepare(daemon, old, new)?);
         // TLS needs a restart.
         let mut effective = new.clone();
         effective.tls.clone_from(&old.tls);
@@ -331,6 +335,9 @@ impl<'a> PreparedListeners<'a> {
         }
         for address in &self.removed {
             close(daemon, address);
+        }
+        if let Some(monitors) = self.monitors.take() {
+            monitors.apply();
         }
         let (metrics, dashboard, tokens) = (
             std::mem::take(&mut self.metrics),
