@@ -198,6 +198,10 @@ impl Config {
         (self.dashboard, self.settings.dashboard) = (new.dashboard, new.settings.dashboard);
         self.dashboard_tokens = new.dashboard_tokens;
         self.settings.dashboard_tokens = new.settings.dashboard_tokens;
+        (self.tls, self.settings.tls) = (new.tls, new.settings.tls);
+        self.settings.tls_cert = new.settings.tls_cert;
+        self.settings.tls_key = new.settings.tls_key;
+        self.settings.tls_client_ca = new.settings.tls_client_ca;
         if !failed.iter().any(|change| matches!(change, ConfigChange::Server { .. })) {
             self.memory = new.memory;
             self.settings.memory = new.settings.memory;

@@ -78,14 +78,14 @@ impl ActivatedSocket {
     pub(super) fn bind(
         self,
         settings: &TlsSettings,
-        tls: Option<&TlsSetup>,
+        tls: &TlsSetup,
     ) -> anyhow::Result<BoundListener> {
         let Self { socket, address, .. } = self;
         check_encryption(&address, settings)?;
         // It is for the service manager, which shares this flag, as well.
         ioctl_fionbio(&socket, true).with_context(|| format!("cannot listen at {address}"))?;
         let is_tcp = matches!(address, Listen::Tcp { .. });
-        let listener = Listener::new(socket, is_tcp, listen::policy_of(settings), tls.cloned());
+        let listener = Listener::new(socket, is_tcp, tls.clone());
         let (configured, address) = (address.clone(), address.to_string());
         tracing::info!(address, "socket taken from the service manager");
         Ok(BoundListener { listener, configured, address, file: None, port: None, kept: None })
@@ -133,8 +133,16 @@ impl ActivatedAddresses {
     /// # Errors
     /// As [`Self::check_rights`], and as [`ActivatedSocket::bind`].
     pub(super) fn check(&self, nbd: &[Listen], settings: &TlsSettings) -> anyhow::Result<()> {
-        self.0.iter().try_for_each(|address| check_encryption(address, settings))?;
+        self.check_encryption(settings)?;
         self.check_rights(nbd)
+    }
+
+    /// Checks that no other machine can reach one without encryption, unless TLS is off explicitly.
+    ///
+    /// # Errors
+    /// One can.
+    pub(super) fn check_encryption(&self, settings: &TlsSettings) -> anyhow::Result<()> {
+        self.0.iter().try_for_each(|address| check_encryption(address, settings))
     }
 
     /// Checks that activated sockets have the rights that `nbd` demands.

@@ -4,7 +4,7 @@ use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
 use forebay_config::{Listen, SocketAccess, TlsMode, TlsSettings};
 use forebay_control::{SocketError, SocketFile, SocketRights, listen_at};
-use forebay_frontend_nbd::{Listener, Tls, TlsSetup, group_id, user_id};
+use forebay_frontend_nbd::{Listener, TlsSetup, group_id, user_id};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::net::sockopt::{self, socket_acceptconn};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, getsockname, listen};
@@ -112,12 +112,11 @@ fn bind_shared(address: SocketAddr) -> io::Result<TcpListener> {
 pub(super) fn bind(
     address: &Listen,
     settings: &TlsSettings,
-    tls: Option<&TlsSetup>,
+    tls: &TlsSetup,
     wait: Duration,
     handed: &mut Vec<KeptListener>,
     replaced: &[TakenPort],
 ) -> anyhow::Result<BoundListener> {
-    let policy = policy_of(settings);
     let configured = address.to_string();
     let at = handed.iter().position(|kept| kept.configured == configured);
     let kept = at.map(|at| handed.swap_remove(at));
@@ -135,7 +134,7 @@ pub(super) fn bind(
             let file_id = file.as_ref().map(SocketFile::identity);
             let kept = KeptListener { socket: socket.try_clone()?, configured, file: file_id };
             let kept = Some(kept);
-            let listener = Listener::new(socket, false, policy, tls.cloned());
+            let listener = Listener::new(socket, false, tls.clone());
             let (configured, address) = (address.clone(), address.to_string());
             Ok(BoundListener { listener, configured, address, file, port: None, kept })
         }
@@ -154,20 +153,11 @@ pub(super) fn bind(
             let kept = KeptListener { socket: socket.try_clone()?, configured, file: None };
             let kept = Some(kept);
             let port = Some(TakenPort::of(&socket, bound)?);
-            let listener = Listener::new(socket, true, policy, tls.cloned());
+            let listener = Listener::new(socket, true, tls.clone());
             let configured = address.clone();
             let address = Listen::Tcp { host: host.clone(), port: bound.port() }.to_string();
             Ok(BoundListener { listener, configured, address, file: None, port, kept })
         }
-    }
-}
-
-/// What clients have to do about TLS.
-pub(super) const fn policy_of(settings: &TlsSettings) -> Tls {
-    match settings.mode {
-        TlsMode::Off => Tls::Off,
-        TlsMode::Selective => Tls::Selective,
-        TlsMode::Forced => Tls::Forced,
     }
 }
 

@@ -88,7 +88,7 @@ pub(super) struct Daemon {
     /// Held while the sockets for virtual machine monitors change; whether they are served.
     monitors: Mutex<bool>,
     power: OnceLock<PowerMonitor>,
-    tls: Option<TlsSetup>,
+    tls: TlsSetup,
     state: Mutex<DaemonState>,
     claims: Claims,
     journals: Arc<Journals>,
@@ -148,7 +148,7 @@ impl Daemon {
         (nbd, ublk, vhost): (Arc<NbdServer>, Arc<UblkServer>, Arc<VhostServer>),
         to_next: Arc<ToNext>,
         config: Config,
-        tls: Option<TlsSetup>,
+        tls: TlsSetup,
         journals: Journals,
         ratio: CacheRatio,
     ) -> Self {

@@ -53,7 +53,7 @@ use control::ControlServers;
 use forebay_config::{Config, Ecc, IoEngine, VolumeSpec, Workers};
 use forebay_control::{ControlServer, StateDir};
 use forebay_frontend::FrontEndPair;
-use forebay_frontend_nbd::NbdServer;
+use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_frontend_ublk::UblkServer;
 use forebay_frontend_vhost::VhostServer;
 use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
@@ -274,7 +274,7 @@ fn start(
     }
     let kept = pool.as_ref().map(memory::of_pool).unwrap_or_default();
     let memory = memory::choose(&config, kept)?;
-    let tls = tls::load(&config.tls)?;
+    let tls = TlsSetup::new(tls::load(&config.tls)?);
     let settings = runtime_config(&config, memory.bytes, memory.start_bytes);
     let (nbd, ublk, vhost) = (NbdServer::new(), UblkServer::new(), VhostServer::new());
     let of_blocks = FrontEndPair { first: Arc::clone(&ublk), second: Arc::clone(&vhost) };

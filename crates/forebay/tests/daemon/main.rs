@@ -51,6 +51,7 @@ mod process;
 mod ratio;
 mod relied;
 mod relisten;
+mod relisten_tls;
 mod reload;
 mod remedies;
 mod request_limits;

@@ -13,13 +13,13 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A daemon with a configuration file, and its directory.
-struct Configured {
+pub struct Configured {
     directory: tempfile::TempDir,
     daemon: Option<Daemon>,
 }
 
 impl Configured {
-    fn start(io: &str, settings: &str) -> Self {
+    pub fn start(io: &str, settings: &str) -> Self {
         Self::start_with(io, "no", settings)
     }
 
@@ -46,29 +46,29 @@ impl Configured {
         Self { daemon: Some(daemon), ..this }
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub fn at(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
     /// Writes the file. `DIR` in it is the directory.
-    fn write(&self, settings: &str) {
+    pub fn write(&self, settings: &str) {
         let volume = "[[volume]]\nname = 'disk'\nbacking = 'memory:1MiB'\n";
         let settings = settings.replace("DIR", self.directory.path().to_str().unwrap());
         fs::write(self.at("forebay.toml"), format!("{settings}\n{volume}")).unwrap();
     }
 
-    fn daemon(&self) -> &Daemon {
+    pub fn daemon(&self) -> &Daemon {
         self.daemon.as_ref().unwrap()
     }
 
-    fn reload(&self, settings: &str) {
+    pub fn reload(&self, settings: &str) {
         self.write(settings);
         let (code, said) = self.daemon().run(&["reload"]);
         assert_eq!(code, Some(0), "{said}");
     }
 
     /// Why a reload fails.
-    fn refused(&self, settings: &str) -> String {
+    pub fn refused(&self, settings: &str) -> String {
         self.write(settings);
         let (code, said) = self.daemon().run(&["reload"]);
         assert_eq!(code, Some(1), "{said}");
@@ -80,7 +80,7 @@ impl Configured {
         listeners.as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect()
     }
 
-    fn stop(mut self) {
+    pub fn stop(mut self) {
         self.daemon.take().unwrap().stop();
         let sockets = fs::read_dir(self.directory.path()).unwrap();
         let left = sockets
@@ -132,7 +132,7 @@ fn addresses_that_a_reload_has_changed_go_to_the_next_server() {
 }
 
 /// A port that is free now.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
