@@ -100,7 +100,7 @@ check_use() {
     _completion_loader forebay; COMP_WORDS=(forebay vol); COMP_CWORD=1
     "$(complete -p forebay | sed "s/.*-F \([^ ]*\).*/\1/")" forebay vol forebay
     [[ ${COMPREPLY[*]} == volume ]]' || fail "the completion of bash does not complete"
-  inside systemd-analyze verify forebay.service forebay-attach@x.service ||
+  inside systemd-analyze verify forebay.service forebay.socket forebay-attach@x.service ||
     fail "systemd refuses a unit"
   inside udevadm verify /lib/udev/rules.d/60-forebay.rules 2>/dev/null || true
 }

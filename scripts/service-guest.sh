@@ -161,6 +161,34 @@ systemctl stop srv.mount forebay-attach@mounted
 if dmesg | grep -E 'I/O error|Remounting'; then exit 1; fi
 say "unmounted and detached"
 
+# greeting: what the server says to a client that connects to the socket and waits.
+greeting() {
+  # shellcheck disable=SC2016
+  timeout 240 perl -MIO::Socket::UNIX -e '
+    $socket = IO::Socket::UNIX->new(Peer => "/var/lib/forebay/nbd.sock") or die "refused: $!";
+    read $socket, $text, 16; print $text'
+}
+systemctl stop forebay
+# The settings name the same socket, by a link. Its rights are those of the unit.
+sed -i 's/,mode=0660,group=disk//' /etc/forebay/forebay.toml
+systemctl start forebay.socket
+[[ $(systemctl is-active forebay) == inactive ]]
+[[ $(stat -c '%U %a' /var/lib/forebay/nbd.sock) == 'forebay 600' ]]
+[[ $(greeting) == NBDMAGICIHAVEOPT ]]
+systemctl is-active forebay
+serves second
+say "a client has started the service, and is served"
+main=$(show MainPID)
+systemctl restart forebay &
+restart=$!
+# One that the old server has accepted may end with it.
+for _ in 1 2 3 4 5 6 7 8; do greeting >/dev/null; done
+wait "$restart"
+[[ $(show MainPID) != "$main" && $(greeting) == NBDMAGICIHAVEOPT ]]
+systemctl stop forebay.socket forebay
+[[ ! -e /var/lib/forebay/nbd.sock ]]
+say "no client was refused while it restarted"
+
 # systemd says so when it ignores a notification.
 if journalctl -b --no-pager | grep "reception only permitted"; then exit 1; fi
 say "all passed"

@@ -2,7 +2,8 @@
 # Boots Debian 12 with its systemd 252, or another release, under QEMU, with the unit of
 # contrib/systemd installed: the boot must not wait for it, and it is started, reloaded, upgraded,
 # killed, restarted and stopped there, as its own user and with disks of the guest. Meanwhile a file
-# system on a block device of one of them, mounted at boot, is written.
+# system on a block device of one of them, mounted at boot, is written. At the end, clients connect
+# to the socket of contrib/systemd while the service is stopped, and while it restarts.
 #
 #   scripts/service.sh [OLD NEW]
 #
@@ -100,6 +101,7 @@ install_service() {
   install_test scripts/service-guest.sh
   install_file "$forebay" "$system/tree/usr/local/bin/forebay"
   install_file contrib/systemd/forebay.service "$units/forebay.service"
+  install_file contrib/systemd/forebay.socket "$units/forebay.socket"
   install_file contrib/systemd/forebay.sysusers "$system/tree/etc/sysusers.d/forebay.conf"
   install_file contrib/systemd/forebay.tmpfiles "$system/tree/etc/tmpfiles.d/forebay.conf"
   install_file contrib/systemd/forebay-attach@.service "$units/forebay-attach@.service"

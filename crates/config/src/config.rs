@@ -193,10 +193,15 @@ impl Config {
         self.log = new.log;
         self.settings.log = new.settings.log;
         (self.nbd, self.settings.nbd) = (new.nbd, new.settings.nbd);
+        (self.vhost_user, self.settings.vhost_user) = (new.vhost_user, new.settings.vhost_user);
         (self.metrics, self.settings.metrics) = (new.metrics, new.settings.metrics);
         (self.dashboard, self.settings.dashboard) = (new.dashboard, new.settings.dashboard);
         self.dashboard_tokens = new.dashboard_tokens;
         self.settings.dashboard_tokens = new.settings.dashboard_tokens;
+        (self.tls, self.settings.tls) = (new.tls, new.settings.tls);
+        self.settings.tls_cert = new.settings.tls_cert;
+        self.settings.tls_key = new.settings.tls_key;
+        self.settings.tls_client_ca = new.settings.tls_client_ca;
         if !failed.iter().any(|change| matches!(change, ConfigChange::Server { .. })) {
             self.memory = new.memory;
             self.settings.memory = new.settings.memory;

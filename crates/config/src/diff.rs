@@ -5,7 +5,17 @@ use forebay_types::PROGRAM_SETTINGS;
 use std::{collections::HashMap, fmt};
 
 /// The settings of [`ConfigChange::Listening`].
-const LISTENING_SETTINGS: [&str; 4] = ["nbd", "metrics", "dashboard", "dashboard-tokens"];
+const LISTENING_SETTINGS: [&str; 9] = [
+    "nbd",
+    "vhost-user",
+    "metrics",
+    "dashboard",
+    "dashboard-tokens",
+    "tls",
+    "tls-cert",
+    "tls-key",
+    "tls-client-ca",
+];
 
 /// One difference. Its text is a sentence for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +46,7 @@ pub enum ConfigChange {
         /// The settings that differ.
         change: ServerChange,
     },
-    /// Addresses at which the server listens, or the tokens of the dashboard.
+    /// Addresses at which the server listens, the tokens of the dashboard, or the encryption.
     Listening {
         /// The key in the file.
         setting: &'static str,

@@ -149,6 +149,7 @@ fn change_settings(settings: &mut Settings) {
     settings.memory_reserve = Some("1GiB".parse().unwrap());
     settings.cache_ratio = Some("25:75".parse().unwrap());
     settings.nbd = vec!["tcp:x:1".parse().unwrap(), "tcp:x:2".parse().unwrap()];
+    settings.vhost_user = Some("/v,mode=0660".parse().unwrap());
     settings.state = Some("/t".into());
     settings.workers = Some("2".parse().unwrap());
     settings.io = Some("epoll".parse().unwrap());
@@ -171,14 +172,15 @@ fn every_other_setting_needs_a_restart() {
              memory-reserve=1GiB,cache-ratio=25:75,background=full",
             "the log level is now warn",
             "nbd is now tcp:x:1, tcp:x:2, before unix:/s/nbd.sock",
+            "vhost-user is now /v,mode=0660, before unset",
+            "tls is now forced, before off",
+            "tls-cert is now c, before unset",
+            "tls-key is now k, before unset",
+            "tls-client-ca is now a, before unset",
             "state stays /s: restart forebay to change it to /t",
             "workers stays auto: restart forebay to change it to 2",
             "io stays auto: restart forebay to change it to epoll",
             "keeper stays auto: restart forebay to change it to no",
-            "tls stays off: restart forebay to change it to forced",
-            "tls-cert stays unset: restart forebay to change it to c",
-            "tls-key stays unset: restart forebay to change it to k",
-            "tls-client-ca stays unset: restart forebay to change it to a",
         ]
     );
 }
@@ -192,7 +194,8 @@ fn a_reload_keeps_what_is_in_effect_and_reports_the_rest_again() {
     let mut kept = old.clone();
     kept.apply_live(new.clone(), &[], |_| true);
     assert_eq!((diff(&old, &kept), diff(&kept, &new)), (applied, waiting));
-    assert_eq!((&kept.nbd, &kept.tls, &kept.state), (&new.nbd, &old.tls, &old.state));
+    assert_eq!((&kept.nbd, &kept.tls, &kept.state), (&new.nbd, &new.tls, &old.state));
+    assert_eq!(kept.vhost_user, new.vhost_user);
     assert_eq!((&kept.volumes, kept.log, kept.memory), (&new.volumes, new.log, new.memory));
 }
 

@@ -474,12 +474,12 @@ impl<C: WorkerContext> Serving<'_, C> {
         let number = conn.listener.as_ref().map(|(number, _)| *number as usize);
         let listener = number.and_then(|number| self.nbd.listeners.get(number));
         let listener = listener.and_then(Option::as_ref);
-        let config = listener.and_then(|listener| listener.tls.as_ref());
-        let Some(config) = config else {
+        // The newest, also if a reload has changed it since the greeting.
+        let Some(config) = listener.and_then(|listener| listener.tls.config()) else {
             self.disconnect(index, "TLS is not configured");
             return;
         };
-        let session = match TlsSession::new(&config.current()) {
+        let session = match TlsSession::new(&config) {
             Ok(session) => session,
             Err(error) => {
                 tracing::warn!(%error, "cannot begin a TLS session");

@@ -300,7 +300,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
         settings.prepare(&socket);
         let admission = Admission::by(&settings);
-        let mut handshake = Handshake::new(HandshakeConfig { tls: settings.tls_policy });
+        let mut handshake = Handshake::new(HandshakeConfig { tls: settings.tls.policy() });
         listeners[listener as usize] = Some(settings);
         let mut greeting = ReplyOutput::default();
         greeting.push_header(|out| handshake.greeting(out));

@@ -9,24 +9,44 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// A replaceable TLS configuration. A renewed certificate applies to new connections; existing
-/// sessions continue unchanged.
+/// What clients have to do about TLS, and the certificate for it. Both can be replaced, for new
+/// connections; existing sessions continue unchanged.
 #[derive(Clone)]
-pub struct TlsSetup(Arc<RwLock<Arc<ServerConfig>>>);
+pub struct TlsSetup(Arc<RwLock<Option<CurrentTls>>>);
+
+#[derive(Clone)]
+struct CurrentTls {
+    policy: Tls,
+    config: Arc<ServerConfig>,
+}
 
 impl TlsSetup {
-    /// A setup with this configuration.
-    pub fn new(config: ServerConfig) -> Self {
-        Self(Arc::new(RwLock::new(Arc::new(config))))
+    /// A setup with this policy and configuration; with `None`, TLS is off.
+    pub fn new(setup: Option<(Tls, ServerConfig)>) -> Self {
+        let this = Self(Arc::default());
+        this.replace(setup);
+        this
     }
 
-    /// Replaces the configuration for new connections.
-    pub fn replace(&self, config: ServerConfig) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    /// Replaces the policy and the configuration for new connections.
+    pub fn replace(&self, setup: Option<(Tls, ServerConfig)>) {
+        let setup = setup.map(|(policy, config)| CurrentTls { policy, config: Arc::new(config) });
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = setup;
     }
 
-    pub(crate) fn current(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    /// Whether clients can use TLS.
+    pub fn is_on(&self) -> bool {
+        self.config().is_some()
+    }
+
+    pub(crate) fn policy(&self) -> Tls {
+        let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().map_or(Tls::Off, |current| current.policy)
+    }
+
+    pub(crate) fn config(&self) -> Option<Arc<ServerConfig>> {
+        let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().map(|current| Arc::clone(&current.config))
     }
 }
 
@@ -39,13 +59,12 @@ pub struct Listener {
     is_closing: AtomicBool,
     clients: AtomicU64,
     pub(crate) tcp: bool,
-    pub(crate) tls_policy: Tls,
-    pub(crate) tls: Option<TlsSetup>,
+    pub(crate) tls: TlsSetup,
 }
 
 impl Listener {
     /// Takes over a listening socket.
-    pub fn new(socket: OwnedFd, tcp: bool, tls_policy: Tls, tls: Option<TlsSetup>) -> Self {
+    pub fn new(socket: OwnedFd, tcp: bool, tls: TlsSetup) -> Self {
         let address = SockRef::from(&socket).local_addr();
         Self {
             address: address.map_or_else(|error| error.to_string(), |address| shown(&address)),
@@ -53,7 +72,6 @@ impl Listener {
             is_closing: AtomicBool::new(false),
             clients: AtomicU64::new(0),
             tcp,
-            tls_policy,
             tls,
         }
     }

@@ -51,6 +51,8 @@ pub(crate) enum SessionsEvent {
     Listen { volume: Arc<str>, listener: OwnedFd, device: GuestDisk },
     /// A volume has grown to this size in bytes.
     Grow { volume: Arc<str>, bytes: u64 },
+    /// Close all sockets. Monitors that are connected stay.
+    StopListening,
     /// Close the socket of a volume, and its connections.
     Close { volume: Arc<str> },
     /// From a worker.

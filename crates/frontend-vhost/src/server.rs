@@ -37,7 +37,8 @@ impl VhostServer {
         Arc::default()
     }
 
-    /// Serves a volume to the monitors that connect to a socket, as this device.
+    /// Serves a volume to the monitors that connect to a socket, as this device. A former socket of
+    /// the volume is closed, and the monitors that have connected to it stay.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -66,6 +67,11 @@ impl VhostServer {
     /// new size in any case.
     pub fn grow(&self, volume: &str, bytes: u64) {
         self.post(SessionsEvent::Grow { volume: volume.into(), bytes });
+    }
+
+    /// Closes all sockets. The monitors that have connected stay.
+    pub fn stop_listening(&self) {
+        self.post(SessionsEvent::StopListening);
     }
 
     /// Closes the socket of a volume, and disconnects its monitors once what they have in flight is

@@ -48,7 +48,7 @@ impl Sessions {
                 self.sessions[at].receive(&self.workers);
             }
             for volume in ready_sockets {
-                self.accept(&volume);
+                let _ = self.accept(&volume);
             }
             self.sessions.retain(|session| !session.has_ended());
         }
@@ -85,6 +85,7 @@ impl Sessions {
     fn handle(&mut self, event: SessionsEvent) {
         match event {
             SessionsEvent::Listen { volume, listener, device } => {
+                self.accept_waiting(&volume);
                 self.sockets.retain(|socket| socket.volume != volume);
                 self.sockets.push(VolumeSocket { volume, listener, device });
             }
@@ -93,6 +94,11 @@ impl Sessions {
                 sockets.for_each(|socket| socket.device.bytes = bytes);
                 let sessions = self.sessions.iter_mut().filter(|it| *it.volume() == *volume);
                 sessions.for_each(|session| session.grow(bytes));
+            }
+            SessionsEvent::StopListening => {
+                let volumes = self.sockets.iter().map(|socket| Arc::clone(&socket.volume));
+                volumes.collect::<Vec<_>>().iter().for_each(|volume| self.accept_waiting(volume));
+                self.sockets.clear();
             }
             SessionsEvent::Close { volume } => {
                 self.sockets.retain(|socket| socket.volume != volume);
@@ -113,19 +119,25 @@ impl Sessions {
         }
     }
 
-    fn accept(&mut self, volume: &str) {
+    /// Accepts the monitors that have connected to a socket which is about to be closed.
+    fn accept_waiting(&mut self, volume: &str) {
+        while self.sessions.len() < SESSIONS_MAX && self.accept(volume) {}
+    }
+
+    /// Accepts a monitor. Returns whether there was one.
+    fn accept(&mut self, volume: &str) -> bool {
         let socket = self.sockets.iter().find(|socket| *socket.volume == *volume);
         // Closed by an event of this turn.
-        let Some(VolumeSocket { volume, listener, device }) = socket else { return };
+        let Some(VolumeSocket { volume, listener, device }) = socket else { return false };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let connection = match accept_with(listener, flags) {
             Ok(connection) => connection,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return false,
             Err(error) => {
                 tracing::warn!(%volume, %error, "cannot accept a virtual machine");
                 // Until the descriptors that are missing may be there.
                 std::thread::sleep(std::time::Duration::from_millis(100));
-                return;
+                return false;
             }
         };
         let peer = socket_peercred(&connection).map_or(Peer::Unknown, |peer| Peer::Process {
@@ -137,5 +149,6 @@ impl Sessions {
         tracing::info!(%volume, client = %peer, "a virtual machine monitor has connected");
         let inbox = Arc::clone(&self.inbox);
         self.sessions.push(MonitorSession::new((id, volume), (connection, peer), *device, inbox));
+        true
     }
 }

@@ -11,7 +11,7 @@ use common::client::PATIENCE;
 use common::wait_until;
 use forebay_backend::Backend;
 use forebay_engine::{LineKey, SealVerdict};
-use forebay_frontend_nbd::{Listener, NbdServer, Tls};
+use forebay_frontend_nbd::{Listener, NbdServer, TlsSetup};
 use forebay_types::{Auto, ByteRange, Durability, IoResult, LINE_BYTES, Mode, VolumeId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -173,5 +173,5 @@ pub(crate) fn damage(runtime: &Runtime, id: VolumeId, line: u64) {
 pub(crate) fn listen(server: &NbdServer, socket: &Path) {
     let listener = UnixListener::bind(socket).unwrap();
     listener.set_nonblocking(true).unwrap();
-    server.listen(Listener::new(listener.into(), false, Tls::Off, None));
+    server.listen(Listener::new(listener.into(), false, TlsSetup::new(None)));
 }

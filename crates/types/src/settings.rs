@@ -115,7 +115,7 @@ pub const PROGRAM_SETTINGS: [Setting; 31] = [
         "listening address for NBD clients, `tcp:HOST:PORT`, or `unix:PATH`, which `,mode=MODE`, \
          `,owner=USER` and `,group=GROUP` may follow; by default `unix:STATE/nbd.sock`",
     ),
-    fixed(
+    live(
         "vhost-user",
         "DIR",
         "",
@@ -174,10 +174,10 @@ pub const PROGRAM_SETTINGS: [Setting; 31] = [
          or disks",
     ),
     live("log", "error|warn|info|debug|trace", "info", "log level"),
-    fixed("tls", "off|selective|forced", "off", "encryption of connections"),
-    fixed("tls-cert", "FILE", "", "certificate chain of the server, PEM"),
-    fixed("tls-key", "FILE", "", "private key of the certificate, PEM"),
-    fixed(
+    live("tls", "off|selective|forced", "off", "encryption of connections"),
+    live("tls-cert", "FILE", "", "certificate chain of the server, PEM"),
+    live("tls-key", "FILE", "", "private key of the certificate, PEM"),
+    live(
         "tls-client-ca",
         "FILE",
         "",

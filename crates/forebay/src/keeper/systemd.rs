@@ -1,6 +1,9 @@
 //! The parts of systemd's notification protocol that Forebay uses. With `FileDescriptorStoreMax=`,
-//! systemd stores descriptors for a service and passes them to its next process.
+//! systemd stores descriptors for a service and passes them to its next process, together with the
+//! sockets of its socket units. Their names tell them apart.
 
+use crate::report::with_remedy;
+use anyhow::anyhow;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketType, sendmsg_addr, socket,
@@ -16,6 +19,12 @@ use std::time::Duration;
 const NAME: &str = "forebay-pool";
 /// The name of the queue of connections there.
 const QUEUE_NAME: &str = "forebay-connections";
+/// What all names in the descriptor store begin with, also those of other versions.
+const STORE_PREFIX: &str = "forebay-";
+/// What the default names of sockets end with, which are those of their units.
+pub(crate) const UNIT_SUFFIX: &str = ".socket";
+/// The name of a descriptor without one, as `sd_listen_fds_with_names` gives it.
+pub(crate) const NO_NAME: &str = "unknown";
 /// The first passed descriptor (`SD_LISTEN_FDS_START`).
 const FIRST: RawFd = 3;
 /// The environment variable with the address for notifications.
@@ -62,6 +71,78 @@ fn find(count: &str, names: &str, wanted: &str) -> Option<RawFd> {
     let count: usize = count.parse().ok()?;
     let at = names.split(':').take(count).position(|name| name == wanted)?;
     Some(FIRST + at as RawFd)
+}
+
+/// A descriptor that the service manager has passed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PassedDescriptor {
+    pub number: RawFd,
+    pub name: String,
+}
+
+/// The environment variables of `sd_listen_fds(3)`.
+#[derive(Debug, Default)]
+struct ListenVariables {
+    pid: Option<String>,
+    count: Option<String>,
+    names: Option<String>,
+}
+
+/// The descriptors that the service manager has passed, other than those of the descriptor store:
+/// to this process, or to its keeper, whose servers inherit them at the same numbers.
+///
+/// # Errors
+/// The variables of the environment contradict each other or cannot be read.
+pub(crate) fn passed_descriptors() -> anyhow::Result<Vec<PassedDescriptor>> {
+    let keeper = super::KeeperLink::is_child().then(rustix::process::getppid).flatten();
+    let keeper = keeper.map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+    ListenVariables::read().passed(&[Some(std::process::id()), keeper])
+}
+
+impl ListenVariables {
+    fn read() -> Self {
+        let [pid, count, names] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"].map(|name| {
+            let text = std::env::var_os(name)?.to_string_lossy().into_owned();
+            (!text.is_empty()).then_some(text)
+        });
+        Self { pid, count, names }
+    }
+
+    fn passed(self, own: &[Option<u32>]) -> anyhow::Result<Vec<PassedDescriptor>> {
+        let (Some(pid), Some(count)) = (self.pid, self.count) else { return Ok(Vec::new()) };
+        let Ok(number) = pid.parse() else {
+            return wrong(format!("LISTEN_PID='{pid}' is not the number of a process"));
+        };
+        if !own.contains(&Some(number)) {
+            return Ok(Vec::new());
+        }
+        let count = match count.parse::<u16>() {
+            Ok(count) => usize::from(count),
+            Err(_) => return wrong(format!("LISTEN_FDS='{count}' is not a number of sockets")),
+        };
+        let mut names = vec![NO_NAME.to_owned(); count];
+        if let Some(text) = self.names.filter(|_| count > 0) {
+            names = text.split(':').map(str::to_owned).collect();
+        }
+        if names.len() != count {
+            let found = names.len();
+            return wrong(format!("LISTEN_FDS={count}, but LISTEN_FDNAMES has {found} names"));
+        }
+        let numbered = (FIRST..).zip(names);
+        let passed = numbered.map(|(number, name)| PassedDescriptor { number, name });
+        Ok(passed.filter(|it| !is_stored(&it.name)).collect())
+    }
+}
+
+/// Whether a name is one of the descriptor store.
+fn is_stored(name: &str) -> bool {
+    name.starts_with(STORE_PREFIX) && !name.ends_with(UNIT_SUFFIX)
+}
+
+fn wrong<T>(message: String) -> anyhow::Result<T> {
+    let remedy =
+        "let the service manager set LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, or unset them";
+    Err(with_remedy(anyhow!(message), remedy))
 }
 
 /// Stores the pool's descriptor with the service manager.
@@ -163,6 +244,54 @@ mod tests {
         assert_eq!(find("2", "forebay-connections:forebay-pool", QUEUE_NAME), Some(3));
         assert_eq!(find("0", "", NAME), None);
         assert_eq!(find("x", NAME, NAME), None);
+    }
+
+    fn passed(pid: &str, count: &str, names: Option<&str>) -> anyhow::Result<Vec<(RawFd, String)>> {
+        let [pid, count] = [pid, count].map(|text| Some(text.to_owned()));
+        let variables = ListenVariables { pid, count, names: names.map(str::to_owned) };
+        let passed = variables.passed(&[Some(70), Some(9)])?;
+        Ok(passed.into_iter().map(|it| (it.number, it.name)).collect())
+    }
+
+    #[test]
+    fn sockets_are_told_from_stored_descriptors_by_name() {
+        for (pid, count, names, found) in [
+            ("70", "1", Some("nbd"), &[(3, "nbd")][..]),
+            ("9", "1", Some("nbd"), &[(3, "nbd")][..]),
+            ("71", "1", Some("nbd"), &[][..]),
+            ("71", "x", None, &[][..]),
+            ("70", "0", Some(""), &[][..]),
+            ("70", "2", None, &[(3, "unknown"), (4, "unknown")][..]),
+            (
+                "70",
+                "2",
+                Some("nbd:forebay-tcp.socket"),
+                &[(3, "nbd"), (4, "forebay-tcp.socket")][..],
+            ),
+            ("70", "3", Some("forebay-pool:nbd:forebay-connections"), &[(4, "nbd")][..]),
+            ("70", "2", Some("nbd:forebay-of-a-later-version"), &[(3, "nbd")][..]),
+        ] {
+            let passed = passed(pid, count, names).unwrap();
+            let passed: Vec<_> = passed.iter().map(|(number, name)| (*number, &**name)).collect();
+            assert_eq!(passed, found, "{pid} {count} {names:?}");
+        }
+        assert!(ListenVariables::default().passed(&[None, None]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn variables_that_cannot_be_meant_are_refused() {
+        for (pid, count, names, said) in [
+            ("me", "1", None, "LISTEN_PID='me' is not the number of a process"),
+            ("70", "some", None, "LISTEN_FDS='some' is not a number of sockets"),
+            ("70", "-1", None, "LISTEN_FDS='-1'"),
+            ("70", "70000", None, "LISTEN_FDS='70000'"),
+            ("70", "1", Some("a:b"), "LISTEN_FDS=1, but LISTEN_FDNAMES has 2 names"),
+            ("70", "2", Some("a"), "LISTEN_FDS=2, but LISTEN_FDNAMES has 1 names"),
+        ] {
+            let error = passed(pid, count, names).unwrap_err();
+            let text = crate::report::sentence(&error);
+            assert!(text.contains(said) && text.contains("or unset them"), "{text}");
+        }
     }
 
     #[test]

@@ -55,6 +55,7 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
             listen::check_rights(&directory.socket_of(&volume.name)?)?;
         }
     }
+    successor::activated_of_server().check(&config.nbd, &config.tls)?;
     config.nbd.iter().try_for_each(|address| listen::check(address, &config.tls, &config.state))
 }
 

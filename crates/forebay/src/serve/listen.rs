@@ -4,7 +4,7 @@ use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
 use forebay_config::{Listen, SocketAccess, TlsMode, TlsSettings};
 use forebay_control::{SocketError, SocketFile, SocketRights, listen_at};
-use forebay_frontend_nbd::{Listener, Tls, TlsSetup, group_id, user_id};
+use forebay_frontend_nbd::{Listener, TlsSetup, group_id, user_id};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::net::sockopt::{self, socket_acceptconn};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, getsockname, listen};
@@ -30,8 +30,8 @@ pub(super) struct BoundListener {
     /// The file of a Unix socket, removed at shutdown.
     pub file: Option<SocketFile>,
     pub port: Option<TakenPort>,
-    /// What the next server continues.
-    pub kept: KeptListener,
+    /// What the next server continues; `None` if it gets the socket from the service manager.
+    pub kept: Option<KeptListener>,
 }
 
 /// A listening socket that one server hands over to the next.
@@ -112,16 +112,11 @@ fn bind_shared(address: SocketAddr) -> io::Result<TcpListener> {
 pub(super) fn bind(
     address: &Listen,
     settings: &TlsSettings,
-    tls: Option<&TlsSetup>,
+    tls: &TlsSetup,
     wait: Duration,
     handed: &mut Vec<KeptListener>,
     replaced: &[TakenPort],
 ) -> anyhow::Result<BoundListener> {
-    let policy = match settings.mode {
-        TlsMode::Off => Tls::Off,
-        TlsMode::Selective => Tls::Selective,
-        TlsMode::Forced => Tls::Forced,
-    };
     let configured = address.to_string();
     let at = handed.iter().position(|kept| kept.configured == configured);
     let kept = at.map(|at| handed.swap_remove(at));
@@ -138,7 +133,8 @@ pub(super) fn bind(
             };
             let file_id = file.as_ref().map(SocketFile::identity);
             let kept = KeptListener { socket: socket.try_clone()?, configured, file: file_id };
-            let listener = Listener::new(socket, false, policy, tls.cloned());
+            let kept = Some(kept);
+            let listener = Listener::new(socket, false, tls.clone());
             let (configured, address) = (address.clone(), address.to_string());
             Ok(BoundListener { listener, configured, address, file, port: None, kept })
         }
@@ -155,8 +151,9 @@ pub(super) fn bind(
             socket.set_nonblocking(true)?;
             let socket = OwnedFd::from(socket);
             let kept = KeptListener { socket: socket.try_clone()?, configured, file: None };
+            let kept = Some(kept);
             let port = Some(TakenPort::of(&socket, bound)?);
-            let listener = Listener::new(socket, true, policy, tls.cloned());
+            let listener = Listener::new(socket, true, tls.clone());
             let configured = address.clone();
             let address = Listen::Tcp { host: host.clone(), port: bound.port() }.to_string();
             Ok(BoundListener { listener, configured, address, file: None, port, kept })
@@ -212,8 +209,12 @@ pub(super) fn bind_unix(
         return Err(anyhow!("{address} is no Unix socket"));
     };
     let rights = rights(address, access)?;
-    let is_in_use = |error: &SocketError| matches!(error, SocketError::InUse { .. });
-    Ok(retry_while_in_use(wait, is_in_use, || listen_at(path, rights))?)
+    let bound = retry_while_in_use(
+        wait,
+        |error| matches!(error, SocketError::InUse { .. }),
+        || listen_at(path, rights),
+    );
+    Ok(bound?)
 }
 
 /// Checks an address without binding it: the directory, user and group of a Unix socket, the host
@@ -282,7 +283,16 @@ fn is_bound_to(configured: &SocketAddr, bound: SocketAddr) -> bool {
     configured.ip() == bound.ip() && is_port
 }
 
-fn check_encryption(address: &Listen, ip: IpAddr, settings: &TlsSettings) -> anyhow::Result<()> {
+/// Refuses an address that other machines can reach without encryption, unless TLS is off
+/// explicitly.
+///
+/// # Errors
+/// It is one.
+pub(super) fn check_encryption(
+    address: &Listen,
+    ip: IpAddr,
+    settings: &TlsSettings,
+) -> anyhow::Result<()> {
     if ip.is_loopback() || settings.mode != TlsMode::Off || settings.off_stated {
         return Ok(());
     }

@@ -12,6 +12,7 @@ mod remove;
 
 pub(super) use leave::leave_if_machine_stops;
 
+use super::activated::ActivatedAddresses;
 use super::analysis::{self, Analyzer};
 use super::background::Background;
 use super::battery::Batteries;
@@ -86,16 +87,17 @@ pub(super) struct Daemon {
     nbd: Arc<NbdServer>,
     ublk: Arc<UblkServer>,
     vhost: Arc<VhostServer>,
-    /// Whether volumes that are added get a socket for virtual machine monitors.
-    serves_monitors: AtomicBool,
+    /// Held while the sockets for virtual machine monitors change; whether they are served.
+    monitors: Mutex<bool>,
     power: OnceLock<PowerMonitor>,
-    tls: Option<TlsSetup>,
+    tls: TlsSetup,
     state: Mutex<DaemonState>,
     claims: Claims,
     journals: Arc<Journals>,
     calibrations: Arc<Calibrations>,
     /// How long adding a volume or a listener waits for a disk or address in use.
     in_use_wait: Duration,
+    activated: ActivatedAddresses,
     stopped: Notify,
     /// Statistics over time.
     statistics: Arc<Observer>,
@@ -120,7 +122,7 @@ struct DaemonState {
     /// The addresses for NBD clients.
     listeners: Vec<OpenListener>,
     /// The socket files for virtual machine monitors.
-    sockets: Vec<SocketFile>,
+    sockets: Vec<Arc<SocketFile>>,
     /// All data is on the disks, and the files of sockets are removed.
     has_stopped: bool,
     /// Volumes that are not served and have dirty data in the pool. A stop was refused because of
@@ -132,11 +134,11 @@ impl DaemonState {
     /// Keeps a socket's file until the server stops. Replaces the entry of one that was deleted.
     fn keep_socket(&mut self, file: SocketFile) {
         self.sockets.retain(|old| old.path() != file.path());
-        self.sockets.push(file);
+        self.sockets.push(Arc::new(file));
     }
 
     /// Gives up the file of a socket.
-    fn take_socket(&mut self, address: &Listen) -> Vec<SocketFile> {
+    fn take_socket(&mut self, address: &Listen) -> Vec<Arc<SocketFile>> {
         let Listen::Unix { path, .. } = address else { return Vec::new() };
         self.sockets.extract_if(.., |file| file.path() == path).collect()
     }
@@ -148,7 +150,7 @@ impl Daemon {
         (nbd, ublk, vhost): (Arc<NbdServer>, Arc<UblkServer>, Arc<VhostServer>),
         to_next: Arc<ToNext>,
         config: Config,
-        tls: Option<TlsSetup>,
+        tls: TlsSetup,
         journals: Journals,
         ratio: CacheRatio,
     ) -> Self {
@@ -181,7 +183,7 @@ impl Daemon {
             nbd,
             ublk,
             vhost,
-            serves_monitors: AtomicBool::new(false),
+            monitors: Mutex::default(),
             power: OnceLock::new(),
             tls,
             state: Mutex::new(state),
@@ -192,6 +194,7 @@ impl Daemon {
             analyzer,
             clients,
             in_use_wait: Duration::ZERO,
+            activated: ActivatedAddresses::default(),
             stopped: Notify::new(),
             successor: None,
             control: OnceLock::new(),
@@ -635,7 +638,7 @@ impl Manager for Daemon {
             return Err(Problem::new(ErrorKind::Invalid, message.to_owned(), remedy));
         };
         // Without a claim: the check may take long, and other commands run meanwhile.
-        let continues_clients = successor.check()?;
+        let continues_clients = successor.check(&self.activated)?;
         let claim = self.claims.everything()?;
         if continues_clients {
             self.nbd.begin_handover();
@@ -698,7 +701,7 @@ pub(super) fn problem(error: VolumeError) -> Problem {
 }
 
 /// Removes the files of sockets.
-fn remove_files(sockets: Vec<SocketFile>) {
+fn remove_files(sockets: Vec<Arc<SocketFile>>) {
     for file in sockets {
         if let Err(error) = file.remove() {
             tracing::warn!(%error, "cannot remove socket file");

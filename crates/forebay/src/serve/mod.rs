@@ -1,5 +1,6 @@
 //! The daemon: starts the runtime from a configuration, serves its volumes, and stops cleanly.
 
+mod activated;
 mod analysis;
 mod background;
 mod battery;
@@ -45,13 +46,14 @@ mod watchdog;
 use crate::keeper::{self, KeeperLink};
 use crate::reliance::{GivenUp, Reliances};
 use crate::signals::Signals;
+use activated::ActivatedSocket;
 use anyhow::Context;
 pub(crate) use check::check;
 use control::ControlServers;
 use forebay_config::{Config, Ecc, IoEngine, VolumeSpec, Workers};
 use forebay_control::{ControlServer, StateDir};
 use forebay_frontend::FrontEndPair;
-use forebay_frontend_nbd::NbdServer;
+use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_frontend_ublk::UblkServer;
 use forebay_frontend_vhost::VhostServer;
 use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
@@ -99,6 +101,7 @@ pub(crate) struct ServeOverrides {
 /// Fails if the daemon cannot start.
 pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<ExitCode> {
     let mut kept = KeeperLink::take(config.keeper)?;
+    let activated = activated::take()?;
     let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
     let tokio = control_runtime()?;
     let entered = tokio.enter();
@@ -115,7 +118,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         .context("cannot duplicate the descriptor of the pool")?;
     let progress = StartProgress::observe(&kept)?;
     let (mut daemon, bound, may_be_missing) =
-        start(config, pool, overrides, in_use_wait, (&progress, &mut previous))?;
+        start(config, pool, overrides, in_use_wait, (&progress, &mut previous, activated))?;
     daemon.set_successor(successor, kept.is_rollback);
     let daemon = Arc::new(daemon);
     let monitors = complete_start(&daemon, may_be_missing, in_use_wait)?;
@@ -264,14 +267,14 @@ fn start(
     pool: Option<OwnedFd>,
     overrides: ServeOverrides,
     in_use_wait: Duration,
-    (progress, previous): (&StartProgress, &mut FromPrevious),
+    (progress, previous, activated): (&StartProgress, &mut FromPrevious, Vec<ActivatedSocket>),
 ) -> anyhow::Result<(Daemon, Vec<BoundListener>, Vec<VolumeSpec>)> {
     if let Err(error) = Descriptors::raise() {
         tracing::warn!(%error, "cannot raise the limit of file descriptors");
     }
     let kept = pool.as_ref().map(memory::of_pool).unwrap_or_default();
     let memory = memory::choose(&config, kept)?;
-    let tls = tls::load(&config.tls)?;
+    let tls = TlsSetup::new(tls::load(&config.tls)?);
     let settings = runtime_config(&config, memory.bytes, memory.start_bytes);
     let (nbd, ublk, vhost) = (NbdServer::new(), UblkServer::new(), VhostServer::new());
     let of_blocks = FrontEndPair { first: Arc::clone(&ublk), second: Arc::clone(&vhost) };
@@ -294,7 +297,7 @@ fn start(
     if let Some(name) = &config.vault {
         vault::open(&runtime, name, &config.state, &reliances, in_use_wait)?;
     }
-    let (volumes, listeners) = (config.volumes.clone(), config.nbd.clone());
+    let volumes = config.volumes.clone();
     let journals = Journals::new(&config.state, &volumes, overrides.accepted_disks, reliances);
     let next = Arc::new(ToNext::new(Arc::clone(&runtime), Arc::clone(&nbd)));
     previous.set_next(Arc::clone(&next));
@@ -305,10 +308,7 @@ fn start(
     for spec in required {
         manager::add::add(&daemon, spec, &Opening::of(&daemon))?;
     }
-    let configured: Vec<String> = listeners.iter().map(ToString::to_string).collect();
-    let mut handed = previous.listeners(&configured);
-    let bound = listeners.iter().map(|address| daemon.bind(address, &mut handed));
-    let bound = bound.collect::<anyhow::Result<Vec<_>>>()?;
+    let bound = manager::listeners::bind_all(&mut daemon, activated, previous)?;
     daemon.set_in_use_wait(Duration::ZERO);
     Ok((daemon, bound, may_be_missing))
 }

@@ -5,6 +5,7 @@
 //! and heap, which are in use during the check and available to the successor, and the sizes from
 //! which the successor decides whether it continues with the pool.
 
+use super::activated::ActivatedAddresses;
 use super::memory;
 use crate::keeper::{self, HandoverTarget, KeeperLink, handover};
 use forebay_api::{ErrorKind, Problem};
@@ -32,6 +33,8 @@ const PIPE_BYTES_MAX: usize = 1 << 20;
 const MEMORY_VARIABLE: &str = "FOREBAY_SERVER_MEMORY";
 const LIMIT_VARIABLE: &str = "FOREBAY_SERVER_MEMORY_LIMIT";
 const NOW_VARIABLE: &str = "FOREBAY_SERVER_MEMORY_NOW";
+/// The environment variable with the addresses of activated sockets, one a line.
+const ACTIVATED_VARIABLE: &str = "FOREBAY_SERVER_ACTIVATED";
 
 /// What a program says after its check if it continues the connections of the server that runs it.
 /// A former version says nothing of that, and could not even listen while connections wait for it.
@@ -52,6 +55,13 @@ pub(super) fn memory_of_server() -> KeptMemory {
         now_bytes: bytes(NOW_VARIABLE),
         start_bytes: None,
     }
+}
+
+/// The activated sockets of the server that runs this check before an upgrade, if one does. Its
+/// successor gets the same.
+pub(super) fn activated_of_server() -> ActivatedAddresses {
+    let text = std::env::var(ACTIVATED_VARIABLE).unwrap_or_default();
+    ActivatedAddresses::parse(&text)
 }
 
 /// The program that an upgrade starts.
@@ -80,7 +90,7 @@ impl Successor {
     ///
     /// # Errors
     /// The message includes the last line that the program wrote to standard error.
-    pub(super) fn check(&self) -> Result<bool, Problem> {
+    pub(super) fn check(&self, activated: &ActivatedAddresses) -> Result<bool, Problem> {
         let program = &self.program;
         let fail = |message, remedy: &str| Err(Problem::new(ErrorKind::Failed, message, remedy));
         if let Err(reason) = run(Command::new(program).arg("--version")) {
@@ -95,6 +105,7 @@ impl Successor {
         let command: Vec<OsString> = arguments.by_ref().take(1).collect();
         let mut check = Command::new(program);
         check.args(command).arg("--check").args(arguments);
+        check.env(ACTIVATED_VARIABLE, activated.to_text());
         let kept = memory::of_pool(&self.pool);
         check.env(MEMORY_VARIABLE, (kept.used_bytes + memory::private_bytes()).to_string());
         for (variable, bytes) in

@@ -3,19 +3,24 @@
 use crate::report::with_remedy;
 use anyhow::anyhow;
 use forebay_config::{TlsMode, TlsSettings};
-use forebay_frontend_nbd::TlsSetup;
+use forebay_frontend_nbd::Tls;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, crypto::aws_lc_rs};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Sets up TLS, unless it is off.
+/// Reads the files of TLS, unless it is off: what clients have to do, and the configuration.
 ///
 /// # Errors
 /// Fails if a file cannot be read or does not hold a usable certificate or key.
-pub(super) fn load(settings: &TlsSettings) -> anyhow::Result<Option<TlsSetup>> {
-    Ok(configure(settings, settings.client_ca.as_deref())?.map(TlsSetup::new))
+pub(super) fn load(settings: &TlsSettings) -> anyhow::Result<Option<(Tls, ServerConfig)>> {
+    let policy = match settings.mode {
+        TlsMode::Off => return Ok(None),
+        TlsMode::Selective => Tls::Selective,
+        TlsMode::Forced => Tls::Forced,
+    };
+    Ok(configure(settings, settings.client_ca.as_deref())?.map(|config| (policy, config)))
 }
 
 /// Sets up TLS for clients that present no certificate, such as browsers, unless it is off.
@@ -26,17 +31,6 @@ pub(super) fn without_client_certificates(
     settings: &TlsSettings,
 ) -> anyhow::Result<Option<ServerConfig>> {
     configure(settings, None)
-}
-
-/// Reads the files again, for new connections.
-///
-/// # Errors
-/// As [`load`]. The old certificate then stays in use.
-pub(super) fn reload(setup: &TlsSetup, settings: &TlsSettings) -> anyhow::Result<()> {
-    if let Some(config) = configure(settings, settings.client_ca.as_deref())? {
-        setup.replace(config);
-    }
-    Ok(())
 }
 
 fn configure(

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
+mod activated;
 mod advise;
 mod analyze;
 mod background;
@@ -50,6 +51,7 @@ mod process;
 mod ratio;
 mod relied;
 mod relisten;
+mod relisten_tls;
 mod reload;
 mod remedies;
 mod request_limits;

@@ -366,7 +366,8 @@ impl Daemon {
         Self::spawn_logging_to(log.unwrap(), command, socket)
     }
 
-    fn spawn_logging_to(log: impl Into<Stdio>, mut command: Command, socket: PathBuf) -> Self {
+    /// As [`Self::spawn`], with another standard error.
+    pub fn spawn_logging_to(log: impl Into<Stdio>, mut command: Command, socket: PathBuf) -> Self {
         command.stderr(log);
         let mut daemon = Self { child: command.spawn().unwrap(), is_kept: false, socket };
         wait_until("the daemon accepts clients", PATIENCE, || {

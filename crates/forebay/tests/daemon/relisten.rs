@@ -13,13 +13,13 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A daemon with a configuration file, and its directory.
-struct Configured {
+pub struct Configured {
     directory: tempfile::TempDir,
     daemon: Option<Daemon>,
 }
 
 impl Configured {
-    fn start(io: &str, settings: &str) -> Self {
+    pub fn start(io: &str, settings: &str) -> Self {
         Self::start_with(io, "no", settings)
     }
 
@@ -46,29 +46,29 @@ impl Configured {
         Self { daemon: Some(daemon), ..this }
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub fn at(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
     /// Writes the file. `DIR` in it is the directory.
-    fn write(&self, settings: &str) {
+    pub fn write(&self, settings: &str) {
         let volume = "[[volume]]\nname = 'disk'\nbacking = 'memory:1MiB'\n";
         let settings = settings.replace("DIR", self.directory.path().to_str().unwrap());
         fs::write(self.at("forebay.toml"), format!("{settings}\n{volume}")).unwrap();
     }
 
-    fn daemon(&self) -> &Daemon {
+    pub fn daemon(&self) -> &Daemon {
         self.daemon.as_ref().unwrap()
     }
 
-    fn reload(&self, settings: &str) {
+    pub fn reload(&self, settings: &str) {
         self.write(settings);
         let (code, said) = self.daemon().run(&["reload"]);
         assert_eq!(code, Some(0), "{said}");
     }
 
     /// Why a reload fails.
-    fn refused(&self, settings: &str) -> String {
+    pub fn refused(&self, settings: &str) -> String {
         self.write(settings);
         let (code, said) = self.daemon().run(&["reload"]);
         assert_eq!(code, Some(1), "{said}");
@@ -80,7 +80,7 @@ impl Configured {
         listeners.as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect()
     }
 
-    fn stop(mut self) {
+    pub fn stop(mut self) {
         self.daemon.take().unwrap().stop();
         let sockets = fs::read_dir(self.directory.path()).unwrap();
         let left = sockets
@@ -132,7 +132,7 @@ fn addresses_that_a_reload_has_changed_go_to_the_next_server() {
 }
 
 /// A port that is free now.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
@@ -366,5 +366,96 @@ fn a_socket_that_is_deleted_is_made_again_at_its_new_address_only() {
     assert_eq!(mode_of(&served.at("second.sock")), 0o600);
     assert!(!served.at("first.sock").exists());
     assert_eq!(served.listeners().len(), 1);
+    served.stop();
+}
+
+/// A virtual machine monitor that is connected to the socket of a volume.
+struct Monitor(UnixStream);
+
+impl Monitor {
+    fn connect(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(stream)
+    }
+
+    /// Asks for the features of the device (`VHOST_USER_GET_FEATURES`).
+    fn is_served(&mut self) -> bool {
+        let [request, version, len] = [1u32, 1, 0].map(u32::to_le_bytes);
+        let mut answer = [0; 20];
+        self.0.write_all(&[request, version, len].concat()).is_ok()
+            && self.0.read_exact(&mut answer).is_ok()
+    }
+}
+
+#[test]
+fn sockets_for_virtual_machines_change_and_monitors_stay_connected() {
+    let base = "nbd = ['unix:DIR/first.sock']";
+    let served = Configured::start("auto", base);
+    let (guests, others) = (served.at("guests/disk.sock"), served.at("others/disk.sock"));
+    served.reload(&format!("{base}\nvhost-user = 'DIR/guests'"));
+    let mut first = Monitor::connect(&guests);
+    assert!(first.is_served());
+    // Whoever finds a socket is served.
+    let mut waiting = Monitor::connect(&guests);
+    served.reload(&format!("{base}\nvhost-user = 'DIR/others,mode=0600'"));
+    assert!(!guests.exists());
+    assert_eq!(mode_of(&others), 0o600);
+    let mut second = Monitor::connect(&others);
+    assert!(first.is_served() && waiting.is_served() && second.is_served());
+    let inode = fs::metadata(&others).unwrap().ino();
+    served.reload(&format!("{base}\nvhost-user = 'DIR/others,mode=0660'"));
+    assert_eq!((mode_of(&others), fs::metadata(&others).unwrap().ino()), (0o660, inode));
+    // A reload without a change makes what was deleted again.
+    fs::remove_dir_all(served.at("others")).unwrap();
+    served.reload(&format!("{base}\nvhost-user = 'DIR/others,mode=0660'"));
+    assert_eq!(mode_of(&others), 0o660);
+    assert!(Monitor::connect(&others).is_served());
+    served.reload(base);
+    assert!(!others.exists());
+    assert!(first.is_served() && waiting.is_served() && second.is_served());
+    // A volume that is added has a socket in the present directory.
+    served.reload(&format!("{base}\nvhost-user = 'DIR/guests'"));
+    let (code, said) = served.daemon().run(&["volume", "add", "more=memory:1MiB"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(Monitor::connect(&served.at("guests/more.sock")).is_served());
+    assert!(Monitor::connect(&guests).is_served());
+    served.stop();
+}
+
+#[test]
+fn a_directory_for_virtual_machines_that_cannot_be_used_refuses_the_reload() {
+    let base = "nbd = ['unix:DIR/first.sock']";
+    let guests = "vhost-user = 'DIR/guests,mode=0600'";
+    let served = Configured::start("auto", &format!("{base}\n{guests}"));
+    let socket = served.at("guests/disk.sock");
+    let mut monitor = Monitor::connect(&socket);
+    assert!(monitor.is_served());
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    fs::write(served.at("file"), "precious").unwrap();
+    fs::create_dir(served.at("blocked")).unwrap();
+    fs::write(served.at("blocked/disk.sock"), "precious").unwrap();
+    for (settings, said) in [
+        ("vhost-user = 'DIR/file'".to_owned(), "choose another directory"),
+        ("vhost-user = 'DIR/blocked'".to_owned(), "is a regular file, not a socket"),
+        // The dashboard comes later, and everything before it is undone.
+        (
+            format!("vhost-user = 'DIR/fresh'\ndashboard = '127.0.0.1:{port}'"),
+            "--dashboard HOST:PORT",
+        ),
+        (
+            format!("vhost-user = 'DIR/guests,mode=0666'\ndashboard = '127.0.0.1:{port}'"),
+            "--dashboard HOST:PORT",
+        ),
+        (format!("dashboard = '127.0.0.1:{port}'"), "--dashboard HOST:PORT"),
+    ] {
+        let text = served.refused(&format!("{base}\n{settings}"));
+        assert!(text.contains("configuration unchanged") && text.contains(said), "{text}");
+        assert!(!served.at("fresh").exists());
+        assert_eq!(mode_of(&socket), 0o600);
+        assert!(monitor.is_served() && Monitor::connect(&socket).is_served());
+    }
+    assert_eq!(fs::read_to_string(served.at("blocked/disk.sock")).unwrap(), "precious");
     served.stop();
 }

@@ -1,5 +1,7 @@
 //! Statistics over time: totals outlive the server, periods do not.
 
+use crate::common::client::PATIENCE;
+use crate::common::wait_until;
 use crate::process::{Daemon, MIB, UNPROTECTED, make_file, run_forebay};
 use std::path::Path;
 
@@ -155,9 +157,12 @@ fn unusable_totals_are_logged_and_put_aside_and_begin_at_zero() {
     ] {
         std::fs::write(&path, bad).unwrap();
         let daemon = start(there, &["a"]);
-        let log = daemon.log();
-        let warnings = log.lines().filter(|line| line.contains("statistics are unusable"));
-        assert_eq!(warnings.filter(|line| line.contains(reason)).count(), times, "{log}");
+        // The log is written by a thread of its own.
+        wait_until(reason, PATIENCE, || {
+            let log = daemon.log();
+            let warnings = log.lines().filter(|line| line.contains("statistics are unusable"));
+            warnings.filter(|line| line.contains(reason)).count() == times
+        });
         assert_eq!(writes(there, Some("a")), (0, 0));
         assert_eq!(std::fs::read(path.with_extension("unusable")).unwrap(), bad);
         write(&daemon, "a", 2);

@@ -4,7 +4,7 @@ use crate::common::GATHERS_ALL;
 use crate::common::client::{Client, PATIENCE, connect};
 use forebay_backend::layers::Gate;
 use forebay_backend::{Backend, MemoryBackend};
-use forebay_frontend_nbd::{Listener, NbdServer, Tls, TlsSetup};
+use forebay_frontend_nbd::{Listener, NbdServer, TlsSetup};
 use forebay_runtime::{
     Ecc, Engine, Runtime, RuntimeConfig, Timeouts, VolumeSettings, VolumeStatus,
 };
@@ -76,15 +76,15 @@ impl Server {
         let socket = directory.path().join("nbd.sock");
         let server = Self { runtime, nbd, socket, directory };
         let socket = server.socket.clone();
-        server.listen(&socket, Tls::Off, None);
+        server.listen(&socket, TlsSetup::new(None));
         server
     }
 
     /// Listens at another socket.
-    pub fn listen(&self, socket: &std::path::Path, policy: Tls, tls: Option<TlsSetup>) {
+    pub fn listen(&self, socket: &std::path::Path, tls: TlsSetup) {
         let listener = UnixListener::bind(socket).unwrap();
         listener.set_nonblocking(true).unwrap();
-        self.nbd.listen(Listener::new(listener.into(), false, policy, tls));
+        self.nbd.listen(Listener::new(listener.into(), false, tls));
     }
 
     /// Whether a new connection gets a greeting within a moment.

@@ -115,12 +115,7 @@ impl Authority {
 }
 
 /// A server with a TLS socket in addition to the plain one.
-fn tls_server(
-    engine: Engine,
-    policy: Tls,
-    setup: Option<TlsSetup>,
-    tls_only: bool,
-) -> (Server, PathBuf) {
+fn tls_server(engine: Engine, setup: TlsSetup, tls_only: bool) -> (Server, PathBuf) {
     let server = Server::start(engine);
     let disk = Arc::new(MemoryBackend::new(80 * MIB).unwrap());
     let mut volume = settings("disk", disk, Mode::WriteBack);
@@ -128,15 +123,15 @@ fn tls_server(
     server.runtime.volumes().add(volume).unwrap();
     server.add_memory("open", MIB, Mode::WriteBack);
     let socket = server.directory.path().join("tls.sock");
-    server.listen(&socket, policy, setup);
+    server.listen(&socket, setup);
     (server, socket)
 }
 
 /// As [`tls_server`], with a certificate of a new authority.
 fn certified_server(engine: Engine, policy: Tls, tls_only: bool) -> (Authority, Server, PathBuf) {
     let authority = Authority::new();
-    let setup = TlsSetup::new(authority.server(None));
-    let (server, socket) = tls_server(engine, policy, Some(setup), tls_only);
+    let setup = TlsSetup::new(Some((policy, authority.server(None))));
+    let (server, socket) = tls_server(engine, setup, tls_only);
     (authority, server, socket)
 }
 
@@ -229,7 +224,7 @@ fn a_selective_listener_hides_tls_only_volumes(engine: Engine) {
 
 fn a_listener_without_tls_refuses_to_start_it(engine: Engine) {
     let authority = Authority::new();
-    let (_server, socket) = tls_server(engine, Tls::Off, None, false);
+    let (_server, socket) = tls_server(engine, TlsSetup::new(None), false);
     let refused = enter(connect(&socket), &authority.client(None), &config("disk")).err();
     assert!(matches!(refused, Some(OpenFailure::Refused { reply: kind::ERR_POLICY, .. })));
 }
@@ -247,8 +242,8 @@ fn is_accepted(socket: &std::path::Path, tls: &Arc<ClientConfig>) -> bool {
 
 fn clients_without_a_valid_certificate_are_refused(engine: Engine) {
     let (servers, clients, others) = (Authority::new(), Authority::new(), Authority::new());
-    let setup = TlsSetup::new(servers.server(Some(&clients)));
-    let (_server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    let setup = TlsSetup::new(Some((Tls::Forced, servers.server(Some(&clients)))));
+    let (_server, socket) = tls_server(engine, setup, false);
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         let with = |identity| servers.client_of(&[version], identity);
         assert!(is_accepted(&socket, &with(Some(clients.valid()))));
@@ -340,10 +335,10 @@ fn a_session_that_cannot_go_over_is_ended_with_close_notify(engine: Engine) {
 
 fn a_renewed_certificate_serves_new_clients(engine: Engine) {
     let (old, new) = (Authority::new(), Authority::new());
-    let setup = TlsSetup::new(old.server(None));
-    let (_server, socket) = tls_server(engine, Tls::Forced, Some(setup.clone()), false);
+    let setup = TlsSetup::new(Some((Tls::Forced, old.server(None))));
+    let (_server, socket) = tls_server(engine, setup.clone(), false);
     let mut before = enter(connect(&socket), &old.client(None), &config("disk")).unwrap();
-    setup.replace(new.server(None));
+    setup.replace(Some((Tls::Forced, new.server(None))));
     let mut after = enter(connect(&socket), &new.client(None), &config("disk")).unwrap();
     assert_eq!(after.write(0, &[1; 512]), Ok(()));
     assert_eq!(before.read(0, 512), Ok(vec![1; 512]), "P-13: open sessions stay");

@@ -158,7 +158,7 @@ fn geometry(daemon: &Daemon, spec: &VolumeSpec, disk: &Description) -> DiskGeome
 
 /// Refuses `tls=required` if TLS is off, as no client could reach the volume.
 pub(super) fn check_tls(daemon: &Daemon, spec: &VolumeSpec) -> Result<(), Problem> {
-    if spec.config.tls != TlsUse::Required || daemon.tls.is_some() {
+    if spec.config.tls != TlsUse::Required || daemon.tls.is_on() {
         return Ok(());
     }
     let message = format!("volume '{}' has tls=required, but TLS is off", spec.name);

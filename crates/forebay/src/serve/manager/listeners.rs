@@ -3,18 +3,24 @@
 //! A reload first does all that can fail: it opens the new addresses and changes the rights of
 //! sockets that stay. If anything fails, it is undone, and nothing else of the reload happens. Then
 //! the new addresses take clients, and the removed ones are closed. Clients that are connected stay
-//! connected.
+//! connected. Activated sockets stay open, whether `nbd` names them or not. New settings of TLS are
+//! for new connections at all addresses.
 
 use super::Daemon;
+use super::monitors::PreparedMonitors;
 use crate::report::{problem_in, sentence};
+use crate::serve::activated::{ActivatedAddresses, ActivatedSocket};
 use crate::serve::control::ControlServers;
 use crate::serve::dashboard::{self, BoundDashboard};
+use crate::serve::handover::FromPrevious;
 use crate::serve::listen::{self, BoundListener, KeptListener, TakenPort};
 use crate::serve::metrics::{self, BoundMetrics};
+use crate::serve::tls;
 use forebay_api::Problem;
-use forebay_config::{Config, Listen};
+use forebay_config::{Config, Listen, TlsSettings};
 use forebay_control::{SocketFile, SocketRights, Tokens};
-use forebay_frontend_nbd::ListenerId;
+use forebay_frontend_nbd::{ListenerId, Tls};
+use rustls::ServerConfig;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +44,8 @@ impl Daemon {
         handed: &mut Vec<KeptListener>,
     ) -> anyhow::Result<BoundListener> {
         let settings = self.state().config.tls.clone();
-        listen::bind(address, &settings, self.tls.as_ref(), self.in_use_wait, handed, &[])
+        listen::bind(address, &settings, &self.tls, self.in_use_wait, handed, &[])
+            .map_err(|error| self.activated.explain(address, error))
     }
 
     /// Accepts clients at a bound address, in place of an earlier socket of the same path.
@@ -59,7 +66,9 @@ impl Daemon {
         let former = former.map(|at| state.listeners.remove(at));
         state.listeners.push(OpenListener { id, configured, address, file, port });
         drop(state);
-        self.to_next.keep(kept);
+        if let Some(kept) = kept {
+            self.to_next.keep(kept);
+        }
         if let Some(former) = former {
             // Its file is gone, so no client can connect to it.
             self.nbd.close(former.id);
@@ -67,7 +76,30 @@ impl Daemon {
     }
 }
 
-/// Listens again at the Unix sockets whose files were deleted.
+/// Binds all addresses at the start: those of activated sockets, and those of `nbd` that none of
+/// these serves. Sockets that the previous server has handed over are used where they fit.
+///
+/// # Errors
+/// An address cannot be bound, or an activated socket cannot be served.
+pub(in crate::serve) fn bind_all(
+    daemon: &mut Daemon,
+    activated: Vec<ActivatedSocket>,
+    previous: &mut FromPrevious,
+) -> anyhow::Result<Vec<BoundListener>> {
+    daemon.activated = ActivatedAddresses::of(&activated);
+    let daemon = &*daemon;
+    let Config { nbd, tls, .. } = daemon.state().config.clone();
+    daemon.activated.check_rights(&nbd)?;
+    let others = daemon.activated.others(&nbd);
+    let configured: Vec<String> = others.iter().map(ToString::to_string).collect();
+    let mut handed = previous.listeners(&configured);
+    let activated = activated.into_iter().map(|socket| socket.bind(&tls, &daemon.tls));
+    let others = others.iter().map(|address| daemon.bind(address, &mut handed));
+    activated.chain(others).collect()
+}
+
+/// Listens again at the Unix sockets whose files were deleted. The service manager has made those
+/// of activated sockets.
 ///
 /// # Errors
 /// A path cannot be bound.
@@ -78,6 +110,14 @@ pub(in crate::serve) fn listen_again(daemon: &Daemon) -> anyhow::Result<()> {
         if let Listen::Unix { path, .. } = &address
             && path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
         {
+            if daemon.activated.has(&address) {
+                tracing::error!(
+                    %address,
+                    "the file of an activated socket was deleted, so no client can connect there: \
+                     stop the service, restart its socket unit, and start the service"
+                );
+                continue;
+            }
             daemon.accept(daemon.bind(&address, &mut Vec::new())?);
         }
     }
@@ -88,11 +128,24 @@ pub(in crate::serve) fn listen_again(daemon: &Daemon) -> anyhow::Result<()> {
 fn bind_beside(
     daemon: &Daemon,
     address: &Listen,
-    wait: Duration,
+    settings: &TlsSettings,
     replaced: &[TakenPort],
 ) -> anyhow::Result<BoundListener> {
-    let settings = daemon.state().config.tls.clone();
-    listen::bind(address, &settings, daemon.tls.as_ref(), wait, &mut Vec::new(), replaced)
+    listen::bind(address, settings, &daemon.tls, Duration::ZERO, &mut Vec::new(), replaced)
+        .map_err(|error| daemon.activated.explain(address, error))
+}
+
+/// Checks that the addresses which stay open may have the new settings of TLS.
+///
+/// # Errors
+/// Other machines could reach one of them without encryption, and TLS is not off explicitly.
+fn check_tls(daemon: &Daemon, old: &Config, new: &Config) -> anyhow::Result<()> {
+    daemon.activated.check_encryption(&new.tls)?;
+    let tcp = new.nbd.iter().filter(|address| matches!(address, Listen::Tcp { .. }));
+    for address in tcp {
+        listen::check(address, &new.tls, &old.state)?;
+    }
+    if old.dashboard == new.dashboard { dashboard::check(new) } else { Ok(()) }
 }
 
 /// Closes the listener at an address to new clients.
@@ -181,6 +234,9 @@ pub(super) struct PreparedListeners<'a> {
     dashboard: Page<BoundDashboard>,
     /// The tokens of a dashboard that stays; `Some(None)` generates one.
     tokens: Option<Option<Tokens>>,
+    monitors: Option<PreparedMonitors<'a>>,
+    /// Changed settings of TLS, with what they name.
+    tls: Option<(TlsSettings, Option<(Tls, ServerConfig)>)>,
 }
 
 impl<'a> PreparedListeners<'a> {
@@ -198,29 +254,28 @@ impl<'a> PreparedListeners<'a> {
             metrics: Page::Stays,
             dashboard: Page::Stays,
             tokens: None,
+            monitors: None,
+            tls: None,
         };
         // After an error, dropping the value undoes what was done.
-        prepared.open(old, new).map_err(|error| {
-            let problem = problem_in(&error);
-            match old.tls == new.tls {
-                true => problem,
-                false => Problem {
-                    remedy: format!("{}; changed TLS settings need a restart", problem.remedy),
-                    ..problem
-                },
-            }
-        })?;
+        prepared.open(old, new).map_err(|error| problem_in(&error))?;
         Ok(prepared)
     }
 
     fn open(&mut self, old: &Config, new: &Config) -> anyhow::Result<()> {
         let daemon = self.daemon;
-        let Differences { opened, removed, changed } = Differences::between(&old.nbd, &new.nbd);
+        if old.tls != new.tls {
+            self.tls = Some((new.tls.clone(), tls::load(&new.tls)?));
+            check_tls(daemon, old, new)?;
+        }
+        daemon.activated.check_rights(&new.nbd)?;
+        let [old_nbd, new_nbd] = [old, new].map(|config| daemon.activated.others(&config.nbd));
+        let Differences { opened, removed, changed } = Differences::between(&old_nbd, &new_nbd);
         let (has_metrics, has_dashboard) =
             (old.metrics != new.metrics, old.dashboard != new.dashboard);
         let ports = self.taken_ports(&removed, has_metrics, has_dashboard)?;
         for address in &opened {
-            self.opened.push(bind_beside(daemon, address, Duration::ZERO, &ports)?);
+            self.opened.push(bind_beside(daemon, address, &new.tls, &ports)?);
         }
         if has_metrics {
             let bound = new.metrics.map(|at| metrics::bind(at, Duration::ZERO, &ports));
@@ -229,15 +284,13 @@ impl<'a> PreparedListeners<'a> {
         for (former, address) in changed {
             self.change_rights(former, address)?;
         }
-        // TLS needs a restart.
-        let mut effective = new.clone();
-        effective.tls.clone_from(&old.tls);
+        self.monitors = Some(PreparedMonitors::prepare(daemon, old, new)?);
         if has_dashboard {
             // Last, because it overwrites the file with the link.
-            let bound = dashboard::open_with_link(&effective, &old.state, Duration::ZERO, &ports)?;
+            let bound = dashboard::open_with_link(new, &old.state, Duration::ZERO, &ports)?;
             self.dashboard = bound.map_or(Page::Ends, Page::Opens);
         } else if old.dashboard_tokens != new.dashboard_tokens {
-            self.tokens = Some(dashboard::other_tokens(&effective)?);
+            self.tokens = Some(dashboard::other_tokens(new)?);
         }
         self.removed = removed;
         Ok(())
@@ -278,6 +331,11 @@ impl<'a> PreparedListeners<'a> {
     /// Accepts clients at the new addresses, and closes the removed ones.
     pub(super) fn apply(mut self) {
         let daemon = self.daemon;
+        // First, so that no client of a new address follows the former settings.
+        if let Some((settings, setup)) = self.tls.take() {
+            daemon.tls.replace(setup);
+            daemon.state().config.tls = settings;
+        }
         for bound in std::mem::take(&mut self.opened) {
             daemon.accept(bound);
         }
@@ -292,6 +350,9 @@ impl<'a> PreparedListeners<'a> {
         }
         for address in &self.removed {
             close(daemon, address);
+        }
+        if let Some(monitors) = self.monitors.take() {
+            monitors.apply();
         }
         let (metrics, dashboard, tokens) = (
             std::mem::take(&mut self.metrics),

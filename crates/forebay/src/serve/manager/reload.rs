@@ -82,18 +82,7 @@ impl Daemon {
         }
         // Once, as it costs as much for one change as for many.
         self.log_ratio();
-        if let Some(setup) = &self.tls
-            && let Err(error) = tls::reload(setup, &old.tls)
-        {
-            tracing::error!(error = sentence(&error), "reload failed, certificate unchanged");
-        }
-        if let Some(keys) = self.control().and_then(|control| control.dashboard_keys())
-            && old.dashboard == new.dashboard
-            && old.dashboard_tokens == new.dashboard_tokens
-            && let Err(error) = dashboard::reload(&keys, &old)
-        {
-            tracing::error!(error = sentence(&error), "reload failed, dashboard unchanged");
-        }
+        read_certificates(self, &old, &new);
         let (failed, mut problems): (Vec<_>, Vec<_>) = failed.into_iter().unzip();
         let volumes = self.volume_figures();
         self.state().config.apply_live(new, &failed, |name| {
@@ -164,6 +153,25 @@ fn identity(file: &Metadata) -> (bool, u64, u64) {
     match file.file_type().is_block_device() {
         true => (true, file.rdev(), 0),
         false => (false, file.dev(), file.ino()),
+    }
+}
+
+/// Reads the certificates and the tokens again, if their paths stay. What cannot be read stays in
+/// use as it was.
+fn read_certificates(daemon: &Daemon, old: &Config, new: &Config) {
+    if old.tls == new.tls {
+        match tls::load(&new.tls) {
+            Ok(setup) => daemon.tls.replace(setup),
+            Err(error) => {
+                tracing::error!(error = sentence(&error), "reload failed, certificate unchanged");
+            }
+        }
+    }
+    if let Some(keys) = daemon.control().and_then(|control| control.dashboard_keys())
+        && old.dashboard == new.dashboard
+        && let Err(error) = dashboard::reload(&keys, new)
+    {
+        tracing::error!(error = sentence(&error), "reload failed, dashboard unchanged");
     }
 }
 
