@@ -4,10 +4,11 @@
 #
 #   scripts/package.sh [build | chroot | guest]...
 #
-# Needs root, for mmdebstrap. The packages go to PACKAGES (target/packages). The programs are those
-# of the release build, or of the directory FOREBAY_PROGRAMS; if that is empty, the package builds
-# its own. DEBIAN_MIRROR is where the packages of Debian are fetched, and PACKAGE_CACHE keeps
-# the system for the chroot between runs. scripts/service.sh has the settings of the guest.
+# Needs root, for mmdebstrap, except for `build` alone. The packages go to PACKAGES
+# (target/packages). The programs are those of the release build, which is made, or of the directory
+# FOREBAY_PROGRAMS; if that is empty, the package builds its own. DEBIAN_MIRROR is where Debian's
+# packages are fetched, and PACKAGE_CACHE keeps the system for the chroot between runs.
+# scripts/service.sh has the settings of the guest.
 set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -17,7 +18,7 @@ packages=${PACKAGES:-$(target_dir)/packages}
 programs=${FOREBAY_PROGRAMS-$(target_dir)/release}
 suite=${SERVICE_SUITE:-bookworm}
 base=${PACKAGE_CACHE:-$(target_dir)/package-test}-$suite.tar
-[[ $(id -u) == 0 ]] || fail "mmdebstrap needs root"
+[[ $(id -u) == 0 || $* == build ]] || fail "mmdebstrap needs root"
 need dpkg-buildpackage=dpkg-dev dh=debhelper lintian=lintian mmdebstrap=mmdebstrap man=man-db \
   cmake=cmake piuparts=piuparts
 version=$(dpkg-parsechangelog -SVersion)
@@ -33,10 +34,14 @@ build() {
   local name
   mkdir -p "$dir/tree/forebay" "$packages"
   git ls-files -z | tar -c --null --files-from=- | tar -x -C "$dir/tree/forebay"
+  if [[ -z ${FOREBAY_PROGRAMS+set} ]]; then
+    need_rust
+    say "building the programs"
+    cargo build --quiet --release --locked --package forebay --package forebay-lab --bins
+  fi
   if [[ -n $programs ]]; then
     for name in forebay forebay-lab; do
-      [[ -x $programs/$name ]] || fail "$programs/$name is not built: run cargo build --release" \
-        "-p forebay -p forebay-lab first"
+      [[ -x $programs/$name ]] || fail "$programs/$name does not exist"
     done
     programs=$(realpath "$programs")
   fi

@@ -151,13 +151,38 @@ fn another_path_of_the_same_disk_is_no_other_disk() {
     let link = there.join("by-id").display().to_string();
     std::os::unix::fs::symlink(&one, &link).unwrap();
     for _ in 0..2 {
-        configure(there, &[volume("a", &link) + "iops-limit = 100000\n"]);
+        configure(there, &[volume("a", &link)]);
         let (code, said) = daemon.run(&["reload"]);
         assert_eq!(code, Some(0), "{said}");
         assert_eq!(client.read(0, 4096).unwrap(), [1; 4096], "the client stays");
     }
     assert_eq!(daemon.status()["volumes"][0]["backing"], one.as_str());
     drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn another_path_of_the_same_journal_is_no_other_journal() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let (disk, journal) = (disk(there, "disk.img"), there.join("journal"));
+    make_file(journal.clone(), 48 * MIB);
+    let volume = |journal: &Path| {
+        format!(
+            "[[volume]]\nname = 'a'\nbacking = '{disk}'\nmode = 'write-back'\n\
+             protection = 'journal'\njournal = '{}'\n",
+            journal.display()
+        )
+    };
+    configure(there, &[volume(&journal)]);
+    let daemon = start(there);
+    daemon.client("a").write(0, &[1; 4096]).unwrap();
+    let link = there.join("by-id");
+    std::os::unix::fs::symlink(&journal, &link).unwrap();
+    configure(there, &[volume(&link)]);
+    let (code, said) = daemon.run(&["reload"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(daemon.status()["volumes"][0]["journal"], journal.to_str().unwrap());
     daemon.stop();
 }
 

@@ -134,17 +134,29 @@ fn cut_off(daemon: &Daemon, name: &str, removes: bool) -> Result<(), Problem> {
     })
 }
 
-/// A volume whose disk has got another path, such as a stable one, keeps the path that it is served
-/// under until the next start.
+/// A volume whose disk or journal has got another path, such as a stable one, keeps the path that
+/// is in use until the next start.
 fn keep_disks(old: &[VolumeSpec], new: &mut [VolumeSpec]) {
     for volume in new {
-        let before = old.iter().find(|before| before.name == volume.name);
-        if let Some(before) = before.filter(|before| before.backing != volume.backing)
-            && let (Ok(served), Ok(named)) = (metadata(&before.backing), metadata(&volume.backing))
-            && identity(&served) == identity(&named)
+        let Some(before) = old.iter().find(|before| before.name == volume.name) else { continue };
+        keep_if_same(&before.backing, &mut volume.backing);
+        let (used, named) = (&before.config, &mut volume.config);
+        for (used, named) in
+            [(&used.journal, &mut named.journal), (&used.journal_mirror, &mut named.journal_mirror)]
         {
-            volume.backing.clone_from(&before.backing);
+            if let (Some(used), Some(named)) = (used, named) {
+                keep_if_same(used, named);
+            }
         }
+    }
+}
+
+fn keep_if_same(used: &str, named: &mut String) {
+    if used != named
+        && let (Ok(of_used), Ok(of_named)) = (metadata(used), metadata(&*named))
+        && identity(&of_used) == identity(&of_named)
+    {
+        used.clone_into(named);
     }
 }
 
