@@ -8,6 +8,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 
 pub const MIB: u64 = 1 << 20;
+
+/// What a server maps of its program and libraries, as a rule.
+const PROGRAM_BYTES: u64 = 16 * MIB;
 /// Volume options for write-back without protection.
 pub const UNPROTECTED: &str = "mode=write-back,protection=none,accept-loss=yes";
 
@@ -505,7 +508,8 @@ impl Daemon {
         assert_eq!(status.and_then(|status| status.code()), Some(code), "{status:?}");
     }
 
-    /// Resident set size in bytes: current and peak.
+    /// Resident set size in bytes: current and peak. Of the program, [`PROGRAM_BYTES`] count at
+    /// most.
     pub fn rss_bytes(&self) -> (u64, u64) {
         let status = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(status).unwrap();
@@ -514,7 +518,10 @@ impl Daemon {
             let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
             kib << 10
         };
-        (field("VmRSS:"), field("VmHWM:"))
+        // How much of the program's file is mapped depends on how the page cache has read it, and
+        // the kernel takes it back when memory is short.
+        let excess = field("RssFile:").saturating_sub(PROGRAM_BYTES);
+        (field("VmRSS:") - excess, field("VmHWM:") - excess)
     }
 
     /// CPU time used, in clock ticks.
