@@ -2,10 +2,12 @@
 
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
+use std::time::Duration;
 
 pub const MIB: u64 = 1 << 20;
 
@@ -372,7 +374,14 @@ impl Daemon {
     /// As [`Self::spawn`], with another standard error.
     pub fn spawn_logging_to(log: impl Into<Stdio>, mut command: Command, socket: PathBuf) -> Self {
         command.stderr(log);
-        let mut daemon = Self { child: command.spawn().unwrap(), is_kept: false, socket };
+        // Another test may just have started a process, which has the program that this one has
+        // written open for writing until it executes its own.
+        let mut child = command.spawn();
+        while child.as_ref().is_err_and(|it| it.kind() == ErrorKind::ExecutableFileBusy) {
+            std::thread::sleep(Duration::from_millis(10));
+            child = command.spawn();
+        }
+        let mut daemon = Self { child: child.unwrap(), is_kept: false, socket };
         wait_until("the daemon accepts clients", PATIENCE, || {
             let status = daemon.exit_status();
             assert!(status.is_none(), "the daemon exited: {status:?}");
