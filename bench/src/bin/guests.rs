@@ -14,8 +14,9 @@ use forebay_bench::forebay::Forebay;
 use forebay_bench::guest::{GUEST_BASE, GuestRam, GuestRing, Monitor, Used, Verb};
 use forebay_bench::table::{TextTable, median};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, SealFlags, memfd_create};
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -381,7 +382,7 @@ fn break_everything(socket: &Path, guest: &mut CheckedGuest, seed: u64) -> Resul
 }
 
 type Hostile = fn(&Path, &mut LoadRandom) -> Result<()>;
-const HOSTILE: [(&str, Hostile); 10] = [
+const HOSTILE: [(&str, Hostile); 11] = [
     ("bytes that are no message", garbage),
     ("a message of the wrong length", wrong_length),
     ("a counter that is none", no_counter),
@@ -391,6 +392,7 @@ const HOSTILE: [(&str, Hostile); 10] = [
     ("memory that is taken away", lost_memory),
     ("data that is taken away before it is written", lost_data),
     ("a region in flight that may shrink", shrinking_inflight),
+    ("a region in flight that is shorter than it says", short_inflight),
     ("more descriptors than a message has", many_files),
 ];
 
@@ -510,9 +512,22 @@ fn lost_data(socket: &Path, random: &mut LoadRandom) -> Result<()> {
 }
 
 fn shrinking_inflight(socket: &Path, _: &mut LoadRandom) -> Result<()> {
-    let monitor = Monitor::connect(socket, None)?;
-    let file = rustix::fs::memfd_create("region", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let file = memfd_create("region", MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&file, 1 << 16)?;
+    refused_inflight(socket, &file)
+}
+
+/// Long enough for what the monitor has asked for, and not for the length that it states.
+fn short_inflight(socket: &Path, _: &mut LoadRandom) -> Result<()> {
+    let file = memfd_create("region", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&file, 4096)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
+    refused_inflight(socket, &file)
+}
+
+/// Gives a region for a ring of 128 entries that is said to be 64 KiB long.
+fn refused_inflight(socket: &Path, file: &OwnedFd) -> Result<()> {
+    let monitor = Monitor::connect(socket, None)?;
     let mut shape = vec![0; 24];
     shape[..8].copy_from_slice(&(1_u64 << 16).to_le_bytes());
     shape[16..20].copy_from_slice(&[1, 0, 128, 0]);

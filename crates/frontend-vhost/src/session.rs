@@ -481,7 +481,8 @@ impl MonitorSession {
 
     /// Takes the region of an earlier server.
     fn take_inflight(&mut self, shape: InflightShape, file: OwnedFd) -> Result<(), SessionError> {
-        let needed = region_bytes(shape.rings, shape.entries);
+        let entries = entries_within(shape.bytes, shape.rings, shape.entries);
+        let needed = region_bytes(shape.rings, entries);
         let seals = fcntl_get_seals(&file).map_err(io::Error::from)?;
         let size = rustix::fs::fstat(&file).map_err(io::Error::from)?.st_size;
         if !seals.contains(SealFlags::SHRINK)
@@ -490,8 +491,6 @@ impl MonitorSession {
         {
             return Err(SessionError::File("the memory for requests in flight may go away"));
         }
-        let entries = entries_within(shape.bytes, shape.rings, shape.entries);
-        let needed = region_bytes(shape.rings, entries);
         let mapping = SharedMapping::fixed(&file, shape.file_offset, needed as usize)?;
         self.inflight = Some((Arc::new(mapping), shape));
         Ok(())

@@ -396,7 +396,7 @@ fn sockets_for_virtual_machines_change_and_monitors_stay_connected() {
     served.reload(&format!("{base}\nvhost-user = 'DIR/guests'"));
     let mut first = Monitor::connect(&guests);
     assert!(first.is_served());
-    // Whoever finds a socket is served.
+    // A client that can connect to a socket is served.
     let mut waiting = Monitor::connect(&guests);
     served.reload(&format!("{base}\nvhost-user = 'DIR/others,mode=0600'"));
     assert!(!guests.exists());
