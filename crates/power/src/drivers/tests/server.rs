@@ -1,11 +1,12 @@
 //! A small NUT server that misbehaves on request.
 
+use rustix::net;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -31,12 +32,12 @@ struct Shared {
     plain: Mutex<Vec<String>>,
     sockets: Mutex<Vec<TcpStream>>,
     connections: AtomicUsize,
-    stopped: AtomicBool,
 }
 
 pub(super) struct Server {
     pub(super) port: u16,
     shared: Arc<Shared>,
+    listener: Arc<TcpListener>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -54,16 +55,12 @@ impl Server {
     }
 
     fn start_with(config: Option<Arc<ServerConfig>>, script: Arc<Script>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared::default());
-        let inner = Arc::clone(&shared);
+        let (inner, accepting) = (Arc::clone(&shared), Arc::clone(&listener));
         let thread = thread::spawn(move || {
-            for socket in listener.incoming() {
-                if inner.stopped.load(Ordering::SeqCst) {
-                    return;
-                }
-                let socket = socket.unwrap();
+            for socket in accepting.incoming().map_while(Result::ok) {
                 inner.sockets.lock().unwrap().push(socket.try_clone().unwrap());
                 let number = inner.connections.fetch_add(1, Ordering::SeqCst);
                 let (script, config) = (Arc::clone(&script), config.clone());
@@ -75,7 +72,7 @@ impl Server {
                 });
             }
         });
-        Self { port, shared, thread: Some(thread) }
+        Self { port, shared, listener, thread: Some(thread) }
     }
 
     pub(super) fn lines(&self) -> Vec<String> {
@@ -90,12 +87,13 @@ impl Server {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Closes everything, the port included.
+    /// Ends all connections, and refuses new ones.
     pub(super) fn stop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        self.shared.stopped.store(true, Ordering::SeqCst);
-        // Wakes the accepting thread.
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        // A child that another test starts has a copy of the listener until it executes its
+        // program, so a closed one would still accept. Shutting it down refuses at once, and
+        // ends the accepting thread. The port stays taken.
+        net::shutdown(&self.listener, net::Shutdown::Both).unwrap();
         thread.join().unwrap();
         for socket in self.shared.sockets.lock().unwrap().drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
