@@ -17,7 +17,9 @@
 //! after its eviction, before its queue has evicted another `WATCH_SHARE` of the capacity. It would
 //! have hit if the queue were longer by that many lines. Each such return moves the boundary by
 //! `BOUNDARY_STEP` lines in favour of its queue. The boundary converges where one more line is
-//! worth the same on either side.
+//! worth the same on either side. It does not converge if all lines that return do so a little
+//! later; then main fills with lines that are never hit. So later returns count, too, once they are
+//! far more frequent than hits in main: see `later.rs`.
 //!
 //! In a shard, not every line can be evicted. Slots for a long write are reserved before its lines
 //! are known, and lines of a long read, or dirty ones, stay until the disk is done. All of these
@@ -25,9 +27,11 @@
 //! while it has no line to evict, its target rises above the boundary. Otherwise main would provide
 //! them, and be filled with lines without hits in return: each long request would flush it.
 //!
-//! Lines of recognised streams skip the window, need one more hit for promotion (the first is the
-//! one that the prefetch predicted), and neither use nor leave ghosts: a stream of any length
-//! passes through the older part of the small queue.
+//! Lines of recognised streams skip the window and need two hits for promotion. The read that the
+//! prefetch predicted is none of them; the engine does not report it. Without a hit, they leave no
+//! ghost: a stream of any length passes through the older part of the small queue. A line that was
+//! hit leaves one, and when it is read ahead again, one hit promotes it. Otherwise data that is
+//! worth a place would be read ahead again in each pass.
 //!
 //! A write to an absent line costs no disk read, so a line that clients only write is not worth its
 //! place, however often they write it. On some loads, written lines are read soon; on others, they
@@ -49,6 +53,7 @@
 //!
 //! Per line: 8 bytes of links, 1 of state, 4.4 of ghosts.
 
+use self::later::LaterReturns;
 use self::promotion::{NO_CLASS, Promotion, PromotionClass};
 use self::state::{AFTER_HIT, AFTER_WRITE, HITS_MAX, LineQueue, LineState};
 use self::writes::WriteValue;
@@ -119,6 +124,8 @@ pub struct Weir {
     small_len_max: usize,
     promotion: Promotion,
     writes: WriteValue,
+    /// Later returns to the small queue and hits of main, both decayed.
+    later: LaterReturns,
     /// Lines evicted from the small queue since one replaced a line of main.
     renewal_age: u32,
     /// The last incoming key that was looked up, and the class with which it goes to main.
@@ -147,7 +154,7 @@ impl Weir {
             borrowed: 0,
             walk: NIL,
             walk_left: 0,
-            states: vec![LineState::new(LineQueue::Window, false); capacity].into_boxed_slice(),
+            states: vec![LineState::new(LineQueue::Window); capacity].into_boxed_slice(),
             ghosts: Fingerprints::new(capacity, share(GHOST_SHARE), share(WATCH_SHARE)),
             capacity,
             small_len_target: share(SMALL_SHARE),
@@ -158,6 +165,7 @@ impl Weir {
             small_len_max: share(SMALL_SHARE_MAX),
             promotion: Promotion::new(share(WATCH_SHARE)),
             writes: WriteValue::default(),
+            later: LaterReturns::default(),
             renewal_age: 0,
             recalled: None,
         }
@@ -170,7 +178,9 @@ impl Weir {
         let class = Promotion::class_of(origin, age_share);
         match origin {
             EvictedFrom::Small => {
-                if f64::from(age_share) * GHOST_SHARE < WATCH_SHARE {
+                let age = f64::from(age_share) * GHOST_SHARE;
+                if age < WATCH_SHARE || self.later.count_return(age, self.main.len(), self.capacity)
+                {
                     let target = self.small_len_target + BOUNDARY_STEP;
                     self.small_len_target = target.min(self.small_len_max);
                 }
@@ -188,7 +198,11 @@ impl Weir {
 
     /// Whether a line with this hint may return from its ghost.
     fn may_recall(&self, hint: Hint) -> bool {
-        hint == Hint::Normal || hint == Hint::Write && self.writes.pay()
+        match hint {
+            Hint::Normal | Hint::Stream => true,
+            Hint::Write => self.writes.pay(),
+            Hint::Hot | Hint::Forecast => false,
+        }
     }
 
     /// Moves excess lines of the window to the older part, and excess lines of the older part to
@@ -443,7 +457,8 @@ impl Weir {
     fn remove_evicted(&mut self, slot: Slot, lines: &dyn Lines) -> Slot {
         let state = self.states[slot as usize];
         self.take(slot);
-        if !state.is_stream() && (self.writes.pay() || !state.is_unread()) {
+        self.later.count_eviction(self.capacity);
+        if !state.is_predicted() && (self.writes.pay() || !state.is_unread()) {
             let origin = if state.queue() == LineQueue::Main {
                 EvictedFrom::Main
             } else {
@@ -490,10 +505,6 @@ impl Eviction for Weir {
         // Some slots never get a line of the policy.
         let free = self.capacity.saturating_sub(self.resident() + 1);
         self.vacated = self.vacated.saturating_sub(1).min(free);
-        if hint == Hint::Stream {
-            self.put(slot, LineState::new(LineQueue::Small, true));
-            return;
-        }
         if hint == Hint::Hot {
             self.put(slot, LineState::main(NO_CLASS));
             return;
@@ -507,7 +518,12 @@ impl Eviction for Weir {
             _ if self.may_recall(hint) => self.recall(key),
             _ => None,
         };
-        let new = LineState::new(LineQueue::Window, false);
+        if hint == Hint::Stream {
+            let known = class.map(|_| LineState::used_stream());
+            self.put(slot, known.unwrap_or(LineState::stream()));
+            return;
+        }
+        let new = LineState::new(LineQueue::Window);
         let new = if hint == Hint::Write { new.written() } else { new };
         let state = class.map_or(new, LineState::main);
         self.put(slot, state);
@@ -516,6 +532,7 @@ impl Eviction for Weir {
 
     fn on_hit(&mut self, slot: Slot) {
         let state = &mut self.states[slot as usize];
+        self.later.main_hits += u64::from(state.queue() == LineQueue::Main);
         *state = AFTER_HIT[state.0 as usize];
     }
 
@@ -569,7 +586,7 @@ impl Eviction for Weir {
             }
             self.borrowed = self.borrowed.saturating_sub(1);
             self.take(slot);
-            self.put(slot, LineState::new(LineQueue::Small, false));
+            self.put(slot, LineState::new(LineQueue::Small));
             self.links.rotate_behind(&mut self.small, slot);
         }
         true
@@ -685,6 +702,7 @@ fn share_of(capacity: usize, share: f64) -> usize {
     ((capacity as f64 * share) as usize).max(1)
 }
 
+mod later;
 mod promotion;
 mod state;
 mod writes;

@@ -6,23 +6,28 @@
 //! the client reads that line, the next window is fetched, so the client has one window to read
 //! while another is in flight.
 //!
-//! A window is never larger than what the client has read of the stream so far, and at most two
-//! windows are unread. So a stream that ends has prefetched in vain at most about twice the bytes
-//! that the client has read. Small windows double each time, larger ones only when the client has
+//! A window is at most a quarter of what the client has read of the stream so far, or one more read,
+//! and at most two windows are unread. So a stream that ends has prefetched in vain at most about
+//! half of the bytes that the client has read. Small windows double each time, larger ones only when the client has
 //! caught up with the prefetch: a slow reader gets a small window, a fast one as much as the
 //! latency of its disk requires.
 //!
 //! Prefetch limits itself: the table compares the bytes that it has requested with the prefetched
-//! bytes that clients have read, which its owner reports. While clients read few of them, a new
-//! stream needs a longer run, an existing stream continues only with a read at the expected
-//! position, and all windows are small. Otherwise random reads near hundreds of streams would be
-//! taken for reads of these streams.
+//! bytes that clients have read, which its owner reports. While clients read less than five
+//! sixths of them, a new stream needs a longer run, an existing stream continues only with a read at the
+//! expected position, and all windows are small. Otherwise random reads near hundreds of streams
+//! would be taken for reads of these streams.
+//!
+//! On a hard disk, a seek costs as much as a megabyte, so some bytes in vain are cheaper than a
+//! read that was not foreseen: see [`Streams::set_split_cost`]. There, a window is half of what was
+//! read, and half of the prefetched bytes may be in vain.
 
 mod course;
 mod detector;
 
 use course::Course;
 use detector::Detector;
+use forebay_policy::SplitCost;
 use forebay_types::{ByteRange, LINE_BYTES};
 
 /// Streams followed per volume.
@@ -38,8 +43,27 @@ const WINDOW_MAX_BYTES: u64 = 8 << 20;
 /// stream, in bytes. For a shorter stream, the limit is the bytes read of it so far.
 const SLACK_BYTES: u64 = 256 << 10;
 /// The limit of the credit: bytes that may be prefetched in vain before longer runs are required. A
-/// fetched byte costs one; a prefetched byte that a client reads earns two.
-const CREDIT_MAX_BYTES: i64 = 32 << 20;
+/// fetched byte costs one.
+const CREDIT_MAX_BYTES: i64 = 4 << 20;
+/// Bytes in vain cost little on a disk where transferring this many takes at most three quarters of
+/// the time of the I/O: see [`SplitCost::threshold_bytes`].
+const CHEAP_BYTES_FROM: u64 = 1 << 20;
+
+/// How much may be prefetched in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Thrift {
+    /// A window is at most what was read of the stream, divided by this.
+    window_divisor: u64,
+    /// What a prefetched byte earns when a client reads it, in hundredths of a byte.
+    earned_percent: u64,
+}
+
+impl Thrift {
+    /// Where each byte costs, as on flash.
+    const SPARING: Self = Self { window_divisor: 4, earned_percent: 120 };
+    /// Where a seek costs as much as many bytes.
+    const GENEROUS: Self = Self { window_divisor: 2, earned_percent: 200 };
+}
 
 /// A window to prefetch: one range, or several at equal distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +149,7 @@ pub struct Streams {
     window_max: u64,
     clock: u64,
     credit: i64,
+    thrift: Thrift,
     /// The stream to check next for staleness.
     hand: usize,
     /// Whether the last read that missed continued a stream.
@@ -142,9 +167,16 @@ impl Streams {
             window_max: (pool_bytes / 16).min(WINDOW_MAX_BYTES) / LINE_BYTES * LINE_BYTES,
             clock: 0,
             credit: CREDIT_MAX_BYTES,
+            thrift: Thrift::SPARING,
             hand: 0,
             is_last_followed: false,
         }
+    }
+
+    /// Notes what an I/O costs on the volume's disk. Until then, bytes are taken to be dear.
+    pub const fn set_split_cost(&mut self, cost: &SplitCost) {
+        let is_cheap = cost.threshold_bytes >= CHEAP_BYTES_FROM;
+        self.thrift = if is_cheap { Thrift::GENEROUS } else { Thrift::SPARING };
     }
 
     /// Notes that the volume has grown to `volume_bytes`.
@@ -202,7 +234,8 @@ impl Streams {
     /// Records that clients have read this many bytes for the first time since their prefetch. May
     /// be called late, for many reads at once.
     pub fn on_use(&mut self, bytes: u64) {
-        let earned = bytes.saturating_mul(2).min(2 * CREDIT_MAX_BYTES as u64);
+        let earned = bytes.saturating_mul(self.thrift.earned_percent) / 100;
+        let earned = earned.min(2 * CREDIT_MAX_BYTES as u64);
         self.credit = (self.credit + earned as i64).min(CREDIT_MAX_BYTES);
     }
 
@@ -253,7 +286,8 @@ impl Streams {
         let unit = course.unit();
         let limit = if self.credit > 0 { u64::MAX } else { WINDOW_RAMP_BYTES.max(unit) };
         let limit = limit.min(self.window_max);
-        stream.window = stream.window.min(stream.used.max(unit)).min(limit);
+        let earned = (stream.used / self.thrift.window_divisor).max(stream.read_bytes).max(unit);
+        stream.window = stream.window.min(earned).min(limit);
         let start = stream.ahead.max(stream.next).next_multiple_of(unit);
         let units = (stream.window / unit).min(course.units_max());
         let end = (start + units * unit).min(course.end(self.volume_bytes));

@@ -57,8 +57,13 @@ impl LineState {
     const READ_BIT: u8 = 1 << 7;
 
     /// The state of a line that enters the small queue.
-    pub(super) const fn new(queue: LineQueue, is_stream: bool) -> Self {
-        Self(queue as u8 | if is_stream { Self::STREAM_BIT | Self::PREDICTED_BIT } else { 0 })
+    pub(super) const fn new(queue: LineQueue) -> Self {
+        Self(queue as u8)
+    }
+
+    /// The state of a line that was read ahead.
+    pub(super) const fn stream() -> Self {
+        Self(LineQueue::Small as u8 | Self::STREAM_BIT | Self::PREDICTED_BIT)
     }
 
     /// The state of a line that enters the cache by a write.
@@ -111,8 +116,12 @@ impl LineState {
 
     /// Whether it has no hits and none is predicted.
     pub(super) const fn is_unhit(self) -> bool {
-        let is_predicted = self.is_stream() && self.0 & Self::PREDICTED_BIT != 0;
-        self.hits() == 0 && !is_predicted
+        self.hits() == 0 && !self.is_predicted()
+    }
+
+    /// Whether it is a line of a stream without any hit.
+    pub(super) const fn is_predicted(self) -> bool {
+        self.is_stream() && self.0 & Self::PREDICTED_BIT != 0
     }
 
     pub(super) const fn is_written(self) -> bool {

@@ -82,7 +82,8 @@ impl VolumeService {
         let (size, mode) = (info.size_bytes, config.mode);
         let warm = Warm::new(config.warm, &*settings.backend, settings.identity);
         let gather_below = settings.gather_below.or(config.gather_below.set());
-        let streams = Streams::new(size, self.shared.pool.data_bytes());
+        let mut streams = Streams::new(size, self.shared.pool.data_bytes());
+        settings.split_cost.iter().for_each(|cost| streams.set_split_cost(cost));
         let named = (id, &info.name[..]);
         let disk = (&settings.backend, &internal_reads);
         let relies = mode == Mode::WriteBack || plan == RecoveryPlan::Record;

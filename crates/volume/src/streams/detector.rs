@@ -18,13 +18,13 @@ const STEP_BYTES_MAX: u64 = 1 << 20;
 /// Consecutive adjacent misses that make a stream: normally, and while clients read few of the
 /// prefetched bytes.
 const RUN_MIN: u32 = 2;
-const RUN_MIN_CAUTIOUS: u32 = 16;
+const RUN_MIN_CAUTIOUS: u32 = 5;
 /// If more than this number of misses lie between two adjacent ones, these may be adjacent by
 /// chance, so the stream needs one more miss.
 const RECENT_MISSES: u32 = 64;
 /// Consecutive equal distances that make a stream.
 const STRIDES_MIN: u32 = 3;
-const STRIDES_MIN_CAUTIOUS: u32 = 16;
+const STRIDES_MIN_CAUTIOUS: u32 = 5;
 
 /// A stream that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

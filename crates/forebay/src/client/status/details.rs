@@ -299,7 +299,10 @@ fn reading(volume: &VolumeStatus, page: &mut Page) {
     let read_ahead = match volume.prefetch {
         true => {
             let (read, used) = (counters.prefetched_bytes, counters.prefetch_used_bytes);
-            format!("{}, {} used", bytes(read), bytes(used))
+            let share =
+                read.saturating_sub(used) as f64 / counters.backend_read_bytes.max(1) as f64;
+            let rest = percent(Some(share));
+            format!("{}, {} used, the rest is {rest} of the disk's reads", bytes(read), bytes(used))
         }
         false => "off".to_owned(),
     };

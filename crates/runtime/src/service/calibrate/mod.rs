@@ -391,13 +391,16 @@ fn store_result(volume: &Volume, probing: &Probing, outcome: Outcome) {
     };
     match &result {
         None => {}
-        Some(Ok(cost)) => tracing::info!(
-            volume = %name,
-            split_cost_us = cost.fixed_us().round(),
-            below = %Size(cost.threshold_bytes),
-            reads = probing.reads(),
-            "calibrated the write-split cost"
-        ),
+        Some(Ok(cost)) => {
+            volume.streams.lock().set_split_cost(cost);
+            tracing::info!(
+                volume = %name,
+                split_cost_us = cost.fixed_us().round(),
+                below = %Size(cost.threshold_bytes),
+                reads = probing.reads(),
+                "calibrated the write-split cost"
+            );
+        }
         Some(Err(failure)) => {
             tracing::info!(volume = %name, error = %failure, "calibration failed");
         }
