@@ -6,15 +6,15 @@
 //! the client reads that line, the next window is fetched, so the client has one window to read
 //! while another is in flight.
 //!
-//! A window is at most a quarter of what the client has read of the stream so far, or one more read,
-//! and at most two windows are unread. So a stream that ends has prefetched in vain at most about
-//! half of the bytes that the client has read. Small windows double each time, larger ones only when the client has
-//! caught up with the prefetch: a slow reader gets a small window, a fast one as much as the
-//! latency of its disk requires.
+//! A window is at most a quarter of what the client has read of the stream so far, or one more
+//! read, and at most two windows are unread. So a stream that ends has prefetched in vain at most
+//! about half of the bytes that the client has read. Small windows double each time, larger ones
+//! only when the client has caught up with the prefetch: a slow reader gets a small window, a fast
+//! one as much as the latency of its disk requires.
 //!
 //! Prefetch limits itself: the table compares the bytes that it has requested with the prefetched
-//! bytes that clients have read, which its owner reports. While clients read less than five
-//! sixths of them, a new stream needs a longer run, an existing stream continues only with a read at the
+//! bytes that clients have read, which its owner reports. While clients read less than five sixths
+//! of them, a new stream needs a longer run, an existing stream continues only with a read at the
 //! expected position, and all windows are small. Otherwise random reads near hundreds of streams
 //! would be taken for reads of these streams.
 //!
