@@ -242,8 +242,10 @@ mod tests {
         for (name, load) in LOADS {
             let row = row(&plan, name, load, 1).unwrap();
             println!("{row:?}");
-            // Dirty data that the disk is slow to take displaces more in half the pool.
-            let error_max = if name.contains("writes") { 0.1 } else { 0.05 };
+            // Dirty data that the disk is slow to take displaces more in half the pool, and there
+            // the windows of streams of 1 MiB are smaller.
+            let is_hard = name.contains("writes") || load == Load::Streams;
+            let error_max = if is_hard { 0.1 } else { 0.05 };
             assert!(row.error_max() < error_max, "{row:?}");
         }
     }
