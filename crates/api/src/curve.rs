@@ -1,20 +1,24 @@
-//! The miss-ratio curve of a volume, and the advice that follows from it.
+//! What a volume would miss with less or more memory, and the advice that follows.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
 
-/// The estimated miss-ratio curve of a volume: the share of accesses that an LRU cache of each size
-/// would miss. An access is one line of a read or a write of a client. Counts fall by half in an
-/// hour, so the curve describes about the last two hours.
+/// The share of a volume's accesses that miss now, and that would miss with other sizes of the
+/// pool. An access is one line of a read or a write of a client. Counts fall by half in an hour,
+/// so the figures describe about the last two hours.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct CurveStatus {
     /// Accesses, decayed.
     pub accesses: u64,
-    /// The accesses to sampled lines among them: the basis of the estimate.
+    /// The accesses to sampled lines among them: the basis of an estimate by LRU.
     pub sampled_accesses: u64,
-    /// The curve, in ascending order of sizes. Empty before the first access, and without memory
-    /// for a curve.
+    /// The miss ratios of sizes, in ascending order. With an outlook, these are a quarter of the
+    /// volume's share of the pool, half of it, all of it (measured), twice and four times the
+    /// share, as the eviction policy in use would serve the volume beside all others. Without one,
+    /// from an eighth of the pool to eight pools, as an LRU cache for this volume alone would serve
+    /// it without read-ahead; the only estimate for a volume in bypass. Empty before the first
+    /// access, and without memory for a curve.
     pub points: Vec<CurvePoint>,
     /// The effect of less or more memory; null while it is unknown: before a thousand sampled
     /// accesses, and while no data of the volume is in memory.
@@ -22,15 +26,15 @@ pub struct CurveStatus {
     pub outlook: Option<MemoryOutlook>,
 }
 
-/// A point of a miss-ratio curve.
+/// The miss ratio with one size.
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct CurvePoint {
-    /// The size of the cache of this volume alone.
+    /// The size: the volume's share of the pool.
     pub bytes: u64,
     /// The share of accesses that miss, from 0 to 1.
     pub miss_ratio: f64,
     /// The hits gained compared with the volume's present share of the pool, in decayed accesses;
-    /// negative if hits are lost. While that share is unknown, it is compared with the whole pool.
+    /// negative if hits are lost. Without an outlook, compared with an LRU cache of the whole pool.
     pub hits_gained: f64,
 }
 
@@ -43,7 +47,7 @@ pub enum MemoryAdvice {
     Keep,
     /// With half the pool, less than one percentage point more accesses would miss.
     Less,
-    /// With 2, 4 or 8 times the pool, at least five percentage points fewer accesses would miss for
+    /// With 2 or 4 times the pool, at least five percentage points fewer accesses would miss for
     /// each doubling.
     More,
 }
@@ -61,12 +65,12 @@ impl fmt::Display for MemoryAdvice {
 /// The effect of less or more memory on a volume.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct MemoryOutlook {
-    /// The volume's share of the pool: in proportion to its part of the data in memory. It would
-    /// have the same part of a smaller or larger pool.
+    /// The volume's share of the pool: in proportion to its part of the data in memory.
     pub share_bytes: u64,
     /// The share of accesses that would miss with half the pool, from 0 to 1.
     pub miss_ratio_half: f64,
-    /// The share of accesses that miss now, estimated from the curve.
+    /// The share of accesses that miss now, as measured. What read-ahead has brought in time does
+    /// not miss, with any size of the pool.
     pub miss_ratio_now: f64,
     /// The share of accesses that would miss with twice the pool.
     pub miss_ratio_twice: f64,

@@ -29,7 +29,7 @@ function updateBars({ list, empty }, items) {
   bars(list, items);
 }
 
-// The miss-ratio curve, with the answer to "what if the volume had this much memory".
+// The hit rate by the size of the pool, with the answer to "what if the volume had this much memory".
 class WhatIf {
   constructor() {
     this.curve = new Curve("Hit rate over the size of the memory");
@@ -40,7 +40,7 @@ class WhatIf {
     this.answer = el("p", { class: "answer", role: "status" });
     this.advice = el("p");
     this.none = el("p", { class: "muted" },
-      "Not known yet: the curve needs some thousand accesses.");
+      "Not known yet: this needs some thousand accesses.");
     this.body = el("div", {}, this.curve.holder,
       el("label", { class: "slider" }, "What if this volume had", this.slider), this.answer,
       this.advice);

@@ -18,7 +18,8 @@
 //! - `writeback`: for each volume, the dirty lines in ascending order and the destage schedule; for
 //!   the shard, the dirty quota;
 //! - `integrity`: seals, parity and the patrol;
-//! - `volume`: the settings and counters of each volume.
+//! - `volume`: the settings and counters of each volume, with `sampling`, what its accesses tell
+//!   about other sizes of the pool.
 //!
 //! `line` has what all components name: keys, the entries of the table, seals. `lines` makes the
 //! changes of a line that concern several components. `modes` (reads, writes, erases), `destage`
@@ -51,6 +52,7 @@ mod modes;
 mod ops;
 mod resize;
 mod sabotage;
+mod sampling;
 mod shard;
 mod slabs;
 mod uncached;
@@ -80,7 +82,7 @@ pub use sabotage::PlantedBug;
 pub use shard::pins::Pinned;
 pub use shard::{
     Shard, ShardUsage, begin_forecast, checkpoint, dirty_lines_in, end_former_forecasts,
-    limits_of_size, pool_share_lines, set_pool_share,
+    limits_of_size, pool_share_lines, set_pool_share, size_prediction,
 };
 pub use slabs::{Slab, Slabs};
 pub use uncached::{Arm, LineHits, Uncached};

@@ -7,6 +7,7 @@
 
 use crate::index::Slots;
 use crate::index::buffered;
+use crate::index::miniatures::{sample_access, sample_removal, set_in_sequence};
 use crate::index::shares::Taker;
 use crate::integrity::ShardIntegrity;
 use crate::line::key::LineKey;
@@ -19,7 +20,9 @@ use crate::{
     IoId, JournalOp, JournalRequest, LineMeta, MemoryStep, Outbox, Part, PartId, Protection,
     SealVerdict, Slot,
 };
-use forebay_types::{ByteRange, Mode, VolumeId};
+use forebay_policy::Hint;
+use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
+use std::ops::Range;
 
 /// The lines of one volume, with the components that describe them. Borrowed from the shard for one
 /// call; owns nothing.
@@ -31,6 +34,50 @@ pub(crate) struct VolumeLines<'a, M> {
     pub ops: &'a mut Ops,
     pub integrity: &'a mut ShardIntegrity,
     pub planted: Planted,
+}
+
+impl<M: LineTable> VolumeLines<'_, M> {
+    /// Records the lines of a client's part as accessed: as read, or as written (`Hint::Write`).
+    pub(crate) fn record_access(&mut self, part: &Part, hint: Hint) {
+        if part.restores {
+            return;
+        }
+        let lines = part.range.offset / LINE_BYTES..part.range.end().div_ceil(LINE_BYTES);
+        let is_held_out = self.volume.holds_out(part.range.offset);
+        for line in lines.clone() {
+            let key = LineKey::new(self.id, line);
+            if self.volume.record_access(key) && !is_held_out {
+                sample_line(self.index, self.volume, key, (hint, &lines));
+            }
+        }
+    }
+}
+
+/// Records an access to a line that may be sampled, as a part of an access to `lines`.
+#[inline(never)]
+pub(crate) fn sample_line<M: LineTable>(
+    index: &mut Slots<M>,
+    volume: &mut ShardVolume,
+    key: LineKey,
+    (hint, lines): (Hint, &Range<u64>),
+) {
+    let is_read = hint != Hint::Write;
+    let (admits, mode) = (volume.admits_accesses(), volume.mode());
+    let (samples, curve) = volume.sampling_mut();
+    if is_read
+        && key.line() == lines.start
+        && let Some((hash, is_in_sequence)) = samples.watch_read(curve, lines)
+    {
+        set_in_sequence(index, hash, is_in_sequence);
+    }
+    let accessed = (hint, admits, mode == Mode::WriteBack);
+    let kind = sample_access(index, key, accessed, &mut samples.sizes);
+    if kind.is_some_and(|kind| samples.watch_sequence(curve, (key, kind), lines)) {
+        set_in_sequence(index, key.hash(), true);
+    }
+    if !admits && !is_read && mode == Mode::Bypass {
+        sample_removal(index, key);
+    }
 }
 
 /// Removes a line from the pool unless it is dirty or busy. Its volume may be unknown: an adopted

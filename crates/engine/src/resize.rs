@@ -22,6 +22,7 @@
 //! A growth first takes back slabs that are still being emptied, then those given back.
 
 use crate::index::Slots;
+use crate::index::miniatures::resize_miniatures;
 use crate::index::retained::{self, is_retained};
 use crate::index::shares::{self, Taker, is_guaranteed};
 use crate::index::slabs::{apply_policy_capacity, give_back, rank, slabs_mut, take_back};
@@ -101,6 +102,10 @@ impl<M: LineTable> ShardResizer<'_, M> {
         let shares = parts.shares.into_iter();
         self.quota.set_lines(lines - parts.retained, shares);
         apply_policy_capacity(self.index, parts.retained);
+        let times = resize_miniatures(self.index, lines, parts.retained);
+        if times != 1.0 {
+            self.volumes.count_resize(times);
+        }
     }
 
     /// See [`crate::Shard::step_resize`].

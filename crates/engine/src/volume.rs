@@ -1,16 +1,16 @@
 //! The volumes of a shard: their settings, counters, and state.
 
 use crate::index::Slots;
+use crate::index::miniatures::miniatures;
 use crate::line::meta::{BUFFERED, LineTable};
 use crate::ops::trial::Trial;
 use crate::ops::{OpKind, Ops};
 use crate::sabotage::{Planted, PlantedBug};
+use crate::sampling::AccessSamples;
 use crate::writeback::Writeback;
-use crate::{Elevator, LineKey, Part, Slot, VolumeCounters};
-use forebay_policy::{CurveConfig, CurveEstimator, MissRatioCurve, Pace};
-use forebay_types::{
-    ByteRange, HoldOut, LINE_BYTES, Mode, REGION_BYTES, Stripes, UnsafeUps, VolumeId,
-};
+use crate::{Elevator, LineKey, Slot, VolumeCounters};
+use forebay_policy::{CurveConfig, CurveEstimator, MissRatioCurve, Pace, SizePrediction};
+use forebay_types::{ByteRange, HoldOut, Mode, REGION_BYTES, Stripes, UnsafeUps, VolumeId};
 use std::sync::Arc;
 
 /// What preserves acknowledged data that is not on the disk yet.
@@ -54,6 +54,8 @@ pub struct ShardVolume {
     counters: VolumeCounters,
     /// Observes the accesses of clients.
     curve: CurveEstimator,
+    /// What they tell about other sizes of the pool.
+    samples: AccessSamples,
 }
 
 impl ShardVolume {
@@ -74,6 +76,7 @@ impl ShardVolume {
             lost_sectors: 0,
             counters: VolumeCounters::default(),
             curve: CurveEstimator::new(curve),
+            samples: AccessSamples::default(),
         }
     }
 
@@ -287,11 +290,28 @@ impl ShardVolume {
         self.curve.bytes()
     }
 
-    /// Counts a read of one line that was a hit.
+    /// Records that `seconds` have passed, for the prediction of [`crate::size_prediction`]: later
+    /// accesses weigh more. To be called every few seconds.
+    pub fn pass_time(&mut self, seconds: f64) {
+        let counts = self.samples.counts(&self.counters);
+        self.samples.sizes.pass_time(seconds, counts);
+    }
+
+    /// The samples for other sizes of the pool, and the curve, which reports sampled lines.
+    pub(crate) const fn sampling_mut(&mut self) -> (&mut AccessSamples, &mut CurveEstimator) {
+        (&mut self.samples, &mut self.curve)
+    }
+
+    /// Whether lines that are not in the pool come into it when clients access them.
+    pub fn admits_accesses(&self) -> bool {
+        self.mode != Mode::Bypass && !self.is_frozen
+    }
+
+    /// Counts a read of one line that was a hit. Returns whether the line may be sampled.
     #[inline]
-    pub(crate) fn count_read_hit(&mut self, key: LineKey) {
+    pub(crate) fn count_read_hit(&mut self, key: LineKey) -> bool {
         self.counters.read_hit_lines += 1;
-        self.curve.record(key.hash());
+        self.curve.record(key.hash())
     }
 
     /// Records that a line is read before a client needs it.
@@ -299,13 +319,9 @@ impl ShardVolume {
         self.curve.record_preload(key.hash());
     }
 
-    /// Records the lines of a client's part as accessed.
-    pub(crate) fn record_access(&mut self, part: &Part) {
-        if part.restores {
-            return;
-        }
-        let lines = part.range.offset / LINE_BYTES..part.range.end().div_ceil(LINE_BYTES);
-        lines.for_each(|line| self.curve.record(LineKey::new(self.id, line).hash()));
+    /// Records a line of a client's part as accessed. Returns whether the line may be sampled.
+    pub(crate) fn record_access(&mut self, key: LineKey) -> bool {
+        self.curve.record(key.hash())
     }
 
     pub(crate) const fn counters_mut(&mut self) -> &mut VolumeCounters {
@@ -457,6 +473,12 @@ impl ShardVolume {
     }
 }
 
+/// What a volume misses in a shard now, and would miss with other sizes of the pool. A sampled
+/// access stands for `1 / rate` accesses.
+pub(crate) fn predict_sizes(volume: &ShardVolume, rate: f64) -> SizePrediction {
+    volume.samples.prediction(rate, &volume.counters)
+}
+
 /// The volumes, indexed by their numbers.
 #[derive(Debug)]
 pub(crate) struct ShardVolumes {
@@ -491,6 +513,7 @@ impl ShardVolumes {
         assert!(self.states[at].is_none(), "{volume} is served already");
         let curve = CurveConfig::for_shard(self.capacity);
         let state = self.states[at].insert(ShardVolume::new(volume, size_bytes, mode, curve));
+        state.samples = AccessSamples::new(miniatures(index).threshold(), &mut state.curve);
         let unclaimed = self.unclaimed.get_mut(at).map_or(0, std::mem::take);
         if unclaimed > 0 {
             state.claim(index, unclaimed);
@@ -566,6 +589,14 @@ impl ShardVolumes {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ShardVolume> {
         self.states.iter().flatten()
+    }
+
+    /// Records that the shard now has `times` as many lines.
+    pub(crate) fn count_resize(&mut self, times: f64) {
+        for volume in self.states.iter_mut().flatten() {
+            let counts = volume.samples.counts(&volume.counters);
+            volume.samples.sizes.resize(times, counts);
+        }
     }
 
     pub(crate) fn metadata_bytes(&self) -> usize {

@@ -13,7 +13,9 @@
 use forebay_engine::LineKey;
 use forebay_lab::trace::{MIX_DEV, Trace, TraceError};
 use forebay_policy::testing::{ExactCurve, key};
-use forebay_policy::{CurveConfig, CurveEstimator, MissRatioCurve};
+use forebay_policy::{
+    CurveConfig, CurveEstimator, Hint, LineAccess, Miniatures, MissRatioCurve, SizeCounts,
+};
 use forebay_types::{LINE_BYTES, Size, Stripes, VolumeId};
 use forebay_volume::shard_of;
 use std::collections::{BTreeMap, HashSet};
@@ -247,7 +249,9 @@ fn print_costs() {
     let time = |rate_max| {
         let mut estimator = CurveEstimator::new(CurveConfig { rate_max, ..config });
         estimator.set_limit(1 << 20);
-        let access = fastest_ns(|n| estimator.record(key(n % COST_LINES)));
+        let access = fastest_ns(|n| {
+            estimator.record(key(n % COST_LINES));
+        });
         black_box(&estimator);
         access
     };
@@ -257,7 +261,32 @@ fn print_costs() {
     println!("| hash, and as the engine samples | {:.2} |", time(config.rate_max));
     let mut all = CurveEstimator::new(CurveConfig { rate_max: 1.0, ..config });
     all.set_limit(1 << 20);
-    println!("| hash, and sampled | {:.2} |", fastest_ns(|n| all.record(key(mixed(n) % 2_000))));
+    let sampled_ns = fastest_ns(|n| {
+        all.record(key(mixed(n) % 2_000));
+    });
+    println!("| hash, and sampled | {sampled_ns:.2} |");
+    print_cost_of_miniatures("hit", 500, true);
+    print_cost_of_miniatures("hit or miss, by size", 2_000, false);
+    print_cost_of_miniatures("miss", 1 << 20, false);
+}
+
+/// Time of a sampled access in the miniatures, over so many sampled lines.
+fn print_cost_of_miniatures(name: &str, lines: u64, is_hit: bool) {
+    let mut miniatures = Miniatures::new(1 << 16);
+    let mut counts = SizeCounts::default();
+    let access = LineAccess {
+        hint: Hint::Normal,
+        is_hit,
+        was_ahead: false,
+        admits: true,
+        dirty_share: None,
+    };
+    let access_ns = fastest_ns(|n| {
+        // The upper half of the hash decides that it is sampled.
+        miniatures.access(key(mixed(n) % lines) & 0xffff_ffff, access, &mut counts);
+    });
+    black_box(&counts);
+    println!("| hash, and {name} in the miniatures | {access_ns:.2} |");
 }
 
 fn mixed(n: u64) -> u64 {

@@ -8,7 +8,7 @@
 //! The pool is not divided by these shares (`docs/decisions/0032-one-eviction-for-all-volumes.md`).
 //! They show what a division would bring.
 
-use crate::{MissRatioCurve, VolumeShare};
+use crate::MissRatioCurve;
 
 /// The unit of shares: the pool divided by this.
 const UNITS: usize = 32;
@@ -16,6 +16,15 @@ const UNITS: usize = 32;
 const DEPTH_UNITS_MAX: u64 = 8 * UNITS as u64;
 /// With fewer sampled accesses, no division is computed.
 const SAMPLED_MIN: f64 = 1_000.0;
+
+/// A volume in the cache.
+#[derive(Clone, Debug)]
+pub struct VolumeShare {
+    /// Its curve.
+    pub curve: MissRatioCurve,
+    /// Its data in the cache, in bytes.
+    pub cached_bytes: u64,
+}
 
 /// A division of a pool between volumes.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,7 +114,9 @@ mod tests {
         let config = CurveConfig { depth_lines: 8 * LINES, rate_max: 1.0 };
         let mut estimator = CurveEstimator::new(config);
         estimator.set_limit(1 << 20);
-        (0..count).for_each(|n| estimator.record(key(line(n))));
+        for n in 0..count {
+            estimator.record(key(line(n)));
+        }
         VolumeShare { curve: estimator.curve().unwrap(), cached_bytes: cached * LINE_BYTES }
     }
 

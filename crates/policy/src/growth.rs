@@ -1,19 +1,19 @@
 //! The size that the cache should have, by the hits that more memory would bring.
 //!
 //! The cache starts with a part of the memory that it may have at most, and grows step by step
-//! while it is full and the miss-ratio curves of the volumes say that more memory brings hits.
-//! Curves are not convex: a loop that does not fit gains nothing from a little more memory. So
-//! several sizes are compared, up to eight times the current one.
+//! while it is full and the miniatures of the eviction policy say that more memory brings hits. A
+//! little more memory may bring nothing where much more does, so two sizes are compared: twice the
+//! current one, and four times.
 
-use crate::MissRatioCurve;
+use crate::{PoolSize, SizePrediction};
 
 /// The additional hits for which a doubling of the cache is worth the memory, as a share of all
 /// accesses. Less than for the advice to the operator, because memory that the cache does not take
 /// is idle.
 const GAIN_MIN: f64 = 0.01;
-/// Doublings that are compared.
-const DOUBLINGS_MAX: u32 = 3;
-/// With fewer sampled accesses, the curves say nothing.
+/// Larger sizes that are compared, with the number of doublings.
+const LARGER: [(PoolSize, f64); 2] = [(PoolSize::Twice, 1.0), (PoolSize::FourTimes, 2.0)];
+/// With fewer sampled accesses, the miniatures say nothing.
 const SAMPLED_MIN: f64 = 1_000.0;
 /// A step is the size divided by this: from an eighth of a machine's memory to half of it in twelve
 /// steps.
@@ -24,35 +24,18 @@ const STEP_BYTES_MIN: u64 = 16 << 20;
 /// meanwhile.
 const STEP_MS: u64 = 60_000;
 
-/// A volume in the cache.
-#[derive(Clone, Debug)]
-pub struct VolumeShare {
-    /// Its curve.
-    pub curve: MissRatioCurve,
-    /// Its data in the cache, in bytes.
-    pub cached_bytes: u64,
-}
-
-/// The share of all accesses, from 0 to 1, that each doubling of a pool of `pool_bytes` would turn
-/// into hits: the highest one for 2, 4 and 8 times the pool. Each volume would have the same part
-/// of a larger pool. `None` while too few accesses are known.
-pub fn gain_per_doubling(volumes: &[VolumeShare], pool_bytes: u64) -> Option<f64> {
-    let sum = |of: &dyn Fn(&VolumeShare) -> f64| volumes.iter().map(of).sum::<f64>();
-    let used_bytes: u64 = volumes.iter().map(|volume| volume.cached_bytes).sum();
-    if used_bytes == 0 || sum(&|volume| volume.curve.sampled_accesses()) < SAMPLED_MIN {
+/// The share of all accesses, from 0 to 1, that each doubling of the pool would turn into hits: the
+/// higher one for 2 and 4 times the pool. `None` while too few accesses are known.
+pub fn gain_per_doubling(volumes: &[SizePrediction]) -> Option<f64> {
+    let sum = |of: &dyn Fn(&SizePrediction) -> f64| volumes.iter().map(of).sum::<f64>();
+    let accesses = sum(&SizePrediction::access_rate);
+    if accesses <= 0.0 || sum(&SizePrediction::sampled_accesses) < SAMPLED_MIN {
         return None;
     }
-    let accesses = sum(&|volume| volume.curve.accesses());
-    let hits = |times: u64| {
-        sum(&|volume| {
-            let part = volume.cached_bytes as f64 / used_bytes as f64;
-            let share_bytes = (pool_bytes as f64 * part) as u64;
-            volume.curve.hits(share_bytes.saturating_mul(times))
-        })
+    let gain = |(size, doublings): (PoolSize, f64)| {
+        sum(&|volume| volume.hits_gained_rate(size)) / accesses / doublings
     };
-    let now = hits(1);
-    let gain = |doublings: u32| (hits(1 << doublings) - now) / accesses / f64::from(doublings);
-    (1..=DOUBLINGS_MAX).map(gain).reduce(f64::max)
+    LARGER.into_iter().map(gain).reduce(f64::max)
 }
 
 /// The figures of one moment. All sizes are in bytes.
@@ -178,37 +161,23 @@ impl Growth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::key;
-    use crate::{CurveConfig, CurveEstimator};
-    use forebay_types::LINE_BYTES;
+    use crate::miniature::tests::predicted;
 
     const MIB: u64 = 1 << 20;
 
-    /// A volume with ten passes over `loop_lines`, which has `cached_lines` in the cache.
-    fn volume(loop_lines: u64, cached_lines: u64) -> VolumeShare {
-        let mut estimator =
-            CurveEstimator::new(CurveConfig { depth_lines: 1 << 20, rate_max: 1.0 });
-        estimator.set_limit(1 << 20);
-        (0..10 * loop_lines).for_each(|n| estimator.record(key(n % loop_lines)));
-        let curve = estimator.curve().unwrap();
-        VolumeShare { curve, cached_bytes: cached_lines * LINE_BYTES }
-    }
-
     #[test]
-    fn the_gain_counts_all_volumes_with_their_parts_of_the_pool() {
-        let gain =
-            |volumes: &[VolumeShare], lines: u64| gain_per_doubling(volumes, lines * LINE_BYTES);
-        assert_eq!(gain(&[], 1_000), None);
-        assert_eq!(gain(&[volume(99, 99)], 99), None, "too few accesses");
-        // Nine of ten passes hit once the loop fits.
-        let at = |lines| gain(&[volume(1_000, 1_000)], lines).unwrap();
-        assert!((at(800) - 0.9).abs() < 0.02, "{}", at(800));
-        assert!((at(200) - 0.3).abs() < 0.02, "a cliff three doublings away: {}", at(200));
-        assert!(at(100) < 0.01 && at(2_000) < 0.01, "{} {}", at(100), at(2_000));
+    fn the_gain_counts_all_volumes() {
+        let gain = |ratios: &[[f64; PoolSize::COUNT]]| {
+            let volumes: Vec<_> = ratios.iter().map(|&ratios| predicted(5_000.0, ratios)).collect();
+            gain_per_doubling(&volumes)
+        };
+        let near = |found: Option<f64>, gain: f64| (found.unwrap() - gain).abs() < 1e-9;
+        assert_eq!(gain(&[]), None);
+        assert_eq!(gain_per_doubling(&[predicted(999.0, [0.5; 5])]), None, "too few accesses");
+        assert!(near(gain(&[[0.9, 0.9, 0.9, 0.8, 0.75]]), 0.1));
+        assert!(near(gain(&[[0.9, 0.9, 0.9, 0.9, 0.3]]), 0.3), "two doublings away");
         // Half of the accesses are to a volume that has all it needs.
-        let both = [volume(1_000, 800), volume(1_000, 1_200)];
-        let found = gain(&both, 2_000).unwrap();
-        assert!((found - 0.45).abs() < 0.02, "{found}");
+        assert!(near(gain(&[[0.9, 0.9, 0.9, 0.5, 0.5], [0.1; 5]]), 0.2));
     }
 
     fn sample(now_ms: u64, size_mib: u64, gain: Option<f64>) -> GrowthSample {

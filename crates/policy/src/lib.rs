@@ -25,10 +25,11 @@
 //!
 //! [`AccessHistory`] knows what a volume needs at which time of the day and week.
 //!
-//! [`CurveEstimator`] estimates what a volume would miss with less or more memory, and
-//! [`SizeOutlook`] what follows from that. [`Sizer`] decides how much memory the cache may have,
-//! and [`Growth`] how much it should have; [`SizeControl`] joins both with the operator's settings.
-//! [`Division`] is a division of the pool between volumes by their curves.
+//! [`Miniatures`] find out what a volume would miss in a smaller or larger pool, and
+//! [`SizeOutlook`] says what follows from that. [`Sizer`] decides how much memory the cache may
+//! have, and [`Growth`] how much it should have; [`SizeControl`] joins both with the operator's
+//! settings. [`CurveEstimator`] estimates what a volume would miss in an LRU cache of its own, and
+//! [`Division`] is a division of the pool between volumes by these curves.
 
 #![deny(missing_docs)]
 
@@ -41,6 +42,7 @@ mod growth;
 mod history;
 mod limiter;
 pub mod list;
+mod miniature;
 mod pace;
 mod probing;
 mod sizer;
@@ -52,16 +54,18 @@ mod weir;
 pub mod testing;
 
 pub use background::BackgroundControl;
-pub use curve::{
-    CurveConfig, CurveEstimator, CurveStep, MissRatioCurve, OutlookLog, SizeAdvice, SizeOutlook,
-};
-pub use division::Division;
+pub use curve::{CurveConfig, CurveEstimator, CurveStep, MissRatioCurve};
+pub use division::{Division, VolumeShare};
 pub use governor::{DiskSample, Governor, GovernorState, ReadTarget, ReadTimes, WritebackLimits};
-pub use growth::{Growth, GrowthReason, GrowthSample, VolumeShare, gain_per_doubling};
+pub use growth::{Growth, GrowthReason, GrowthSample, gain_per_doubling};
 pub use history::{
     AccessHistory, Confidence, ConfidenceChange, Demand, Forecast, Needs, SlotPoll, SlotTracker,
 };
 pub use limiter::{Passage, RequestLimiter, RequestLimits};
+pub use miniature::{
+    AccessCounts, LineAccess, Miniatures, Misses, OutlookLog, PoolSize, ReadKind, SequenceWatch,
+    SizeAdvice, SizeCounts, SizeOutlook, SizePrediction, WatchStep,
+};
 pub use pace::Pace;
 pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};
 pub use sizer::{MemorySample, SizeDecision, SizeReason, Sizer};

@@ -51,9 +51,9 @@ pub use forebay_format::journal::JournalId;
 pub use forebay_frontend::Peer;
 pub use forebay_policy::{
     BackgroundControl, Division, GovernorState, GrowthReason, MachineFigures, MemoryBounds,
-    MemorySample, MemoryUse, MissRatioCurve, OutlookLog, ReadTarget, SizeAdvice, SizeControl,
-    SizeDecision, SizeOutlook, SizeReason, SizeSettings, SplitCost, ThresholdSource, VolumeShare,
-    WritebackLimits, gain_per_doubling,
+    MemorySample, MemoryUse, MissRatioCurve, OutlookLog, PoolSize, ReadTarget, SizeAdvice,
+    SizeControl, SizeDecision, SizeOutlook, SizePrediction, SizeReason, SizeSettings, SplitCost,
+    ThresholdSource, VolumeShare, WritebackLimits, gain_per_doubling,
 };
 pub use journal::{
     Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,

@@ -4,6 +4,8 @@ use crate::budget::PIECE_BYTES;
 use crate::journal::journal_bytes;
 use crate::platform::reactor::{RECEIVE_BUFFERS_MAX, RECEIVE_BYTES};
 use crate::pool::SLAB_BYTES;
+use forebay_policy::Miniatures;
+use forebay_types::LINE_BYTES;
 use forebay_types::limits::REQUEST_BYTES_MAX;
 
 /// Memory of an idle process: code, heap, stacks.
@@ -12,7 +14,8 @@ const PROCESS_BYTES: u64 = 13 << 20;
 const WORKER_BYTES: u64 = (RECEIVE_BUFFERS_MAX as usize * RECEIVE_BYTES) as u64 + (1 << 19);
 /// The maximum metadata per line, in addition to its data. The worst case is that two of three
 /// lines are dirty, and none has a dirty neighbour: 64 bytes. Up to four more are for the
-/// miss-ratio curves of the volumes.
+/// miss-ratio curves of the volumes. The miniatures of the eviction policy are not included: their
+/// size depends on that of the shards.
 const METADATA_BYTES_PER_LINE: u64 = 68;
 /// More shards than this do not reduce lock contention further; a set of shards fits one word.
 const SHARDS_MAX: usize = 64;
@@ -69,12 +72,11 @@ impl MemoryPlan {
         };
         let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes + kept_bytes;
         let around = around + request_bytes + huge_bytes + journals as u64 * journal_bytes(workers);
-        let lines = limit_bytes.saturating_sub(around) / (4096 + METADATA_BYTES_PER_LINE);
-        let pool_bytes = (lines * 4096 / SLAB_BYTES * SLAB_BYTES).max(SLAB_BYTES);
-        let shards_max = (4 * workers).next_power_of_two().min(SHARDS_MAX) as u64;
-        let shards = (pool_bytes / SHARD_BYTES_MIN).clamp(1, shards_max);
-        // Rounded down to a power of two.
-        let shards = 1 << shards.ilog2();
+        let for_lines = limit_bytes.saturating_sub(around);
+        let most_bytes = pool_within(for_lines);
+        let miniatures_bytes = miniatures_bytes(most_bytes, shards_of(most_bytes, workers));
+        let pool_bytes = pool_within(for_lines.saturating_sub(miniatures_bytes));
+        let shards = shards_of(pool_bytes, workers);
         assert!(shards <= SHARDS_MAX && pool_bytes / shards as u64 >= SLAB_BYTES);
         Self {
             limit_bytes,
@@ -87,6 +89,25 @@ impl MemoryPlan {
             shards,
         }
     }
+}
+
+/// The largest pool of whole slabs whose lines and metadata take at most `bytes`.
+fn pool_within(bytes: u64) -> u64 {
+    let lines = bytes / (LINE_BYTES + METADATA_BYTES_PER_LINE);
+    (lines * LINE_BYTES / SLAB_BYTES * SLAB_BYTES).max(SLAB_BYTES)
+}
+
+/// The number of shards of a pool.
+fn shards_of(pool_bytes: u64, workers: usize) -> usize {
+    let shards_max = (4 * workers).next_power_of_two().min(SHARDS_MAX) as u64;
+    // Rounded down to a power of two.
+    1 << (pool_bytes / SHARD_BYTES_MIN).clamp(1, shards_max).ilog2()
+}
+
+/// The memory of the miniatures of all shards of a pool.
+fn miniatures_bytes(pool_bytes: u64, shards: usize) -> u64 {
+    let slots = (pool_bytes / LINE_BYTES) as usize / shards;
+    (Miniatures::bytes_max(slots) * shards) as u64
 }
 
 /// The memory limit, in whole MiB, with which the pool has at least `pool_bytes` for data: for
@@ -130,7 +151,8 @@ mod tests {
                         REQUEST_BYTES_MAX => plan.kept_bytes.max(REQUEST_BYTES_MAX),
                         lane_bytes => plan.kept_bytes + lane_bytes,
                     };
-                let metadata = plan.pool_bytes / 4096 * METADATA_BYTES_PER_LINE;
+                let metadata = plan.pool_bytes / 4096 * METADATA_BYTES_PER_LINE
+                    + miniatures_bytes(plan.pool_bytes, plan.shards);
                 let floor = plan.pool_bytes == SLAB_BYTES;
                 assert!(floor || plan.pool_bytes + metadata + around <= limit, "{mib} {workers}");
                 assert!(plan.shards.is_power_of_two());

@@ -339,6 +339,14 @@ impl Runtime {
         }
     }
 
+    /// Tells the predictions for other sizes of the pool that time has passed: what was counted
+    /// before weighs less. Call this every few seconds, with the time since the last call.
+    pub fn pass_time(&self, elapsed: Duration) {
+        for volume in self.shared.volumes.all() {
+            self.shared.shards.pass_time(volume.id, elapsed);
+        }
+    }
+
     /// Whether the pool has all data of a volume with this name. Does not compare the disk.
     pub fn is_in_pool(&self, name: &str) -> bool {
         self.volumes.pool_volumes().has_all_of(name)

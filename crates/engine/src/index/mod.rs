@@ -14,6 +14,7 @@
 
 pub(crate) mod buffered;
 pub(crate) mod lookup;
+pub(crate) mod miniatures;
 pub(crate) mod recover;
 pub(crate) mod retained;
 pub(crate) mod shares;
@@ -21,6 +22,7 @@ pub(crate) mod slabs;
 pub(crate) mod warm;
 
 use crate::index::lookup::Index;
+use crate::index::miniatures::FirstUses;
 use crate::index::retained::Retained;
 use crate::index::shares::{ShareView, Taker, VolumeShares};
 use crate::index::warm::{LineCounts, WarmView};
@@ -30,7 +32,7 @@ use crate::line::meta::{
 };
 use crate::slabs::Slabs;
 use crate::{LineKey, LineMeta, Slot};
-use forebay_policy::{Eviction, Hint, Lines};
+use forebay_policy::{Eviction, Hint, Lines, Miniatures};
 use forebay_types::{ByteRange, LINE_BYTES, VolumeId};
 
 /// The flags that the first use of a line clears.
@@ -41,6 +43,9 @@ pub struct Slots<M> {
     lines: M,
     index: Index,
     policy: Box<dyn Eviction>,
+    /// The policy in miniature, for other sizes of the pool.
+    miniatures: Miniatures,
+    first_uses: FirstUses,
     /// The slabs, and the free slots of each.
     slabs: Slabs,
     /// Slots from here on were never used, and their memory is untouched.
@@ -112,6 +117,8 @@ impl<M: LineTable> Slots<M> {
         Self {
             slabs: Slabs::new(lines.len(), slab_lines),
             index: Index::new(lines.len()),
+            miniatures: Miniatures::new(lines.len()),
+            first_uses: FirstUses::NONE,
             retained: Retained::new(lines.len()),
             shares: VolumeShares::default(),
             unsealed: SlotSet::new(lines.len()),
@@ -622,6 +629,7 @@ impl<M: LineTable> Slots<M> {
             + self.forecast_used.metadata_bytes()
             + self.retained.metadata_bytes()
             + self.shares.metadata_bytes()
+            + self.miniatures.heap_bytes()
             + self.policy.metadata_bytes()
     }
 
@@ -671,5 +679,6 @@ impl<M: LineTable> Slots<M> {
         retained::check(self);
         shares::check(self);
         self.policy.self_check();
+        self.miniatures.self_check();
     }
 }

@@ -70,10 +70,12 @@ pub(crate) fn count_forecast<M>(slots: &mut Slots<M>, volume: VolumeId, lines: u
 /// See [`crate::begin_forecast`].
 pub(crate) fn begin_forecast<M>(slots: &mut Slots<M>) {
     slots.policy.begin_forecast();
+    slots.miniatures.begin_forecast();
 }
 
 /// See [`crate::end_former_forecasts`].
 pub(crate) fn end_former_forecasts<M>(slots: &mut Slots<M>, lines_max: usize) -> bool {
+    slots.miniatures.end_former_forecasts(lines_max);
     slots.policy.end_former_forecasts(lines_max)
 }
 

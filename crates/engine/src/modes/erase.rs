@@ -1,12 +1,13 @@
 //! Trim and write zeroes: the disk erases the range, and the pool invalidates its sectors.
 
 use super::PartWriter;
-use crate::line::key::line_parts;
+use crate::index::miniatures::sample_removal;
+use crate::line::key::{line_parts, sector_mask};
 use crate::line::meta::{LineTable, NO_SLOT};
 use crate::ops::{LineOp, OpKind, OpLine, emit};
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, IoCause, IoVerb, JournalOp, Outbox, Part, ops::io_run::IoRun};
-use forebay_types::Few;
+use forebay_types::{Few, SECTORS_PER_LINE};
 
 /// How sectors are erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,9 @@ impl<M: LineTable> PartWriter<'_, M> {
         }
         let lines: Few<OpLine> = line_parts(part.volume, part.range)
             .map(|line| {
+                if line.mask == sector_mask(0, SECTORS_PER_LINE.into()) {
+                    sample_removal(self.lines.index, line.key);
+                }
                 let slot = self.lines.index.find(line.key).unwrap_or(NO_SLOT);
                 if slot != NO_SLOT {
                     self.lines.index.pin(slot);

@@ -21,6 +21,7 @@ use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
 use crate::volume::Protection;
 use crate::{Attempt, JournalOp, LineHits, LineMeta, Outbox, Part, Slot, Uncached, WaitsFor};
+use forebay_policy::Hint;
 use forebay_types::{IoError, Mode};
 
 /// The number of attempts after which a part is no longer throttled, but written through to the
@@ -375,7 +376,11 @@ impl<'a, M: LineTable> PartWriter<'a, M> {
     fn count_write(&mut self, part: &Part, line_hits: LineHits, out: &mut Outbox) {
         // As for reads: a frozen volume admits nothing that more memory would keep.
         if line_hits.misses == 0 || !self.lines.volume.is_frozen() {
-            self.lines.volume.record_access(part);
+            self.lines.record_access(part, Hint::Write);
+        }
+        if line_hits.uncached == Some(Uncached::HoldOut) {
+            let (samples, _) = self.lines.volume.sampling_mut();
+            samples.count_held_out(line_hits.hits, line_hits.misses);
         }
         out.write_hits = line_hits;
         let counters = self.lines.volume.counters_mut();

@@ -7,6 +7,7 @@
 //! is in flight.
 
 use crate::index::FIRST_USE;
+use crate::index::miniatures::{sample_first_use, sample_prefetch, sample_preload};
 use crate::index::prepare_lookups;
 use crate::index::retained::{follow_pins, is_pinned};
 use crate::index::shares;
@@ -118,7 +119,7 @@ impl<'a, M: LineTable> PartReader<'a, M> {
             }
         }
         if first_try {
-            self.lines.volume.record_access(part);
+            self.lines.record_access(part, Hint::Normal);
             self.lines.volume.counters_mut().read_hit_lines += u64::from(line_hits.hits);
         }
         (ReadOutcome::Ready, line_hits)
@@ -149,6 +150,7 @@ impl<'a, M: LineTable> PartReader<'a, M> {
         }
         if flags & PREFETCHED != 0 {
             self.count_prefetch_use(out);
+            sample_first_use(self.lines.index, self.lines.index.get(slot).key);
         } else if flags & PRELOADED != 0 {
             touch_first(self.lines.index, slot);
             self.lines.volume.counters_mut().preload_used_lines += 1;
@@ -214,7 +216,7 @@ impl<'a, M: LineTable> PartReader<'a, M> {
         if first_try {
             // More memory would not make a hit of what a frozen volume does not admit.
             if !self.lines.volume.is_frozen() {
-                self.lines.volume.record_access(part);
+                self.lines.record_access(part, Hint::Normal);
             }
             let counters = self.lines.volume.counters_mut();
             counters.read_hit_lines += u64::from(line_hits.hits);
@@ -287,8 +289,9 @@ impl<'a, M: LineTable> PartReader<'a, M> {
             let held_out = if is_pure && wait_for.is_none() { lines } else { 0 };
             let uncached = Some(Uncached::HoldOut);
             line_hits = LineHits { hits: 0, misses: lines, uncached, held_out };
-            self.lines.volume.record_access(part);
+            self.lines.record_access(part, Hint::Normal);
             self.lines.volume.counters_mut().read_miss_lines += u64::from(lines);
+            self.lines.volume.sampling_mut().0.count_held_out(0, lines);
         }
         if let Some(op) = wait_for {
             self.lines.wait(op, part, WaitFor::End, out);
@@ -445,6 +448,7 @@ impl<'a, M: LineTable> PartReader<'a, M> {
         }
         let mut fill = Few::new();
         for line in line_parts(self.lines.id, range) {
+            sample_prefetch(self.lines.index, line.key);
             let marked = mark == Some(line.key.line());
             if let Some(slot) = self.lines.index.find(line.key) {
                 if marked {
@@ -548,6 +552,7 @@ impl<'a, M: LineTable> PartReader<'a, M> {
         assert!(there.valid | there.dirty == 0, "a preload would overwrite {there:?}");
         self.lines.index.set_flags(line.slot, PRELOADED);
         self.lines.volume.count_preload(key);
+        sample_preload(self.lines.index, key, hint);
         Preload::Fill(line)
     }
 

@@ -15,6 +15,7 @@ pub use shares::{pool_share_lines, set_pool_share};
 pub use writeback::checkpoint;
 
 use crate::index::Slots;
+use crate::index::miniatures::miniatures;
 use crate::index::warm::forget_counts;
 use crate::integrity::ShardIntegrity;
 use crate::line::key::LineKey;
@@ -23,10 +24,10 @@ use crate::lines::{VolumeLines, drop_clean};
 use crate::modes::Scratch;
 use crate::ops::Ops;
 use crate::sabotage::Planted;
-use crate::volume::{ShardVolume, ShardVolumes};
+use crate::volume::{ShardVolume, ShardVolumes, predict_sizes};
 use crate::writeback::quota::DirtyQuota;
 use crate::{Attempt, LineMeta, SLOTS_MAX, ShardConfig, Slot};
-use forebay_policy::Eviction;
+use forebay_policy::{Eviction, SizePrediction};
 use forebay_types::{Mode, PoolShare, VolumeId};
 use std::sync::Arc;
 
@@ -216,6 +217,11 @@ impl<M: LineTable> Shard<M> {
             }
         }
     }
+}
+
+/// What a volume misses in a shard now, and would miss with other sizes of the pool.
+pub fn size_prediction<M: LineTable>(shard: &Shard<M>, volume: VolumeId) -> SizePrediction {
+    predict_sizes(shard.volume(volume), miniatures(&shard.index).rate())
 }
 
 /// A shard over a table that need not be empty.

@@ -5,12 +5,14 @@ use crate::complete::OpCompletion;
 use crate::index::warm;
 use crate::line::key::only_line;
 use crate::line::meta::LineTable;
+use crate::lines::sample_line;
 use crate::modes::PartWriter;
 use crate::modes::read::PartReader;
 use crate::{
     Attempt, EraseKind, EraseOutcome, IoId, LineHits, Outbox, Part, Place, PreloadKind,
     PreloadOutcome, ReadOutcome, Segment, Slot, WriteOutcome, WriteTerms,
 };
+use forebay_policy::Hint;
 use forebay_types::{ByteRange, GRANULE_BYTES, IoResult, VolumeId};
 
 /// Begins a forecast in a shard. Lines that are preloaded for a forecast from now on belong to it.
@@ -43,7 +45,11 @@ impl<M: LineTable> Shard<M> {
             && let Some(line) = only_line(part.volume, part.range)
             && let Some(slot) = self.index.pin_hit(line.key, line.mask)
         {
-            self.volumes.get_mut(part.volume).count_read_hit(line.key);
+            let volume = self.volumes.get_mut(part.volume);
+            if volume.count_read_hit(line.key) {
+                let lines = line.key.line()..line.key.line() + 1;
+                sample_line(&mut self.index, volume, line.key, (Hint::Normal, &lines));
+            }
             let place = Place::Slot { slot, offset: line.offset };
             segments.push(Segment { place, len: line.len });
             return (ReadOutcome::Ready, LineHits::ONE_HIT);

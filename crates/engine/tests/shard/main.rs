@@ -17,6 +17,7 @@ mod order;
 mod patrol;
 mod pins;
 mod pool_shares;
+mod pool_sizes;
 mod preload;
 mod resize;
 mod rig;

@@ -1,5 +1,6 @@
-//! A thread that lets the miss-ratio curves of all volumes decay, and logs the effect of less or
-//! more memory on a volume, and of another division of the pool, when it has changed much.
+//! A thread that lets what was counted for other sizes of the pool, and the miss-ratio curves of
+//! all volumes, decay, and logs the effect of less or more memory on a volume, and of another
+//! division of the pool, when it has changed much.
 
 use super::division::{DivisionLog, division};
 use super::manager::Daemon;
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two decays: a twelfth of the curves' half-life, so that they change evenly.
 const INTERVAL: Duration = Duration::from_secs(300);
+/// The time after which the counts of other sizes of the pool decay. Young ones decay fast.
+const SIZES_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Starts the thread.
 ///
@@ -21,10 +24,15 @@ const INTERVAL: Duration = Duration::from_secs(300);
 /// Fails if no thread can be started.
 pub(super) fn start(daemon: Arc<Daemon>) -> std::io::Result<Periodic> {
     let started = Instant::now();
-    let (mut decayed, mut logs) = (started, OutlookLogs::default());
+    let (mut passed, mut decayed, mut logs) = (started, started, OutlookLogs::default());
     let mut division_log = DivisionLog::default();
-    Periodic::start(Thread::named("outlook"), INTERVAL, move || {
+    Periodic::start(Thread::named("outlook"), SIZES_INTERVAL, move || {
         let now = Instant::now();
+        daemon.runtime().pass_time(now.duration_since(passed));
+        passed = now;
+        if now < decayed + INTERVAL {
+            return;
+        }
         daemon.runtime().decay_curves(now.duration_since(decayed));
         decayed = now;
         if let Ok(status) = daemon.runtime().status() {

@@ -11,8 +11,9 @@ use forebay_api::{
 };
 use forebay_config::{ResolvedGeometry, VolumeSpec, read_latency_shown};
 use forebay_runtime::{
-    Calibration, Ecc, MemoryStatus, RuntimeStatus, SizeAdvice, SizeOutlook, ThresholdSource,
-    VolumeStatus as Figures, WarmUpState as State, remedy_for_save,
+    Calibration, Ecc, MemoryStatus, MissRatioCurve, PoolSize, RuntimeStatus, SizeAdvice,
+    SizeOutlook, SizePrediction, ThresholdSource, VolumeStatus as Figures, WarmUpState as State,
+    remedy_for_save,
 };
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, UnsafeUps};
 
@@ -144,28 +145,27 @@ pub(super) fn with_cache_off(status: VolumeStatus, off: CacheOff) -> VolumeStatu
     }
 }
 
-/// The effect of less or more memory on a volume; `None` while it is unknown.
+/// The effect of less or more memory on a volume; `None` while it is unknown, and for a volume that
+/// admits nothing into the pool.
 pub(super) fn memory_outlook(figures: &Figures, memory: &MemoryStatus) -> Option<SizeOutlook> {
-    let curve = figures.curve.as_ref()?;
-    SizeOutlook::of(curve, figures.cached_bytes, memory.used_bytes, memory.pool_bytes)
+    let sizes = figures.sizes.as_ref()?;
+    SizeOutlook::of(sizes, figures.cached_bytes, memory.used_bytes, memory.pool_bytes)
 }
 
-/// The sizes of the points of a curve, in eighths of the volume's share of the pool.
+/// The sizes of the points of a curve of LRU, in eighths of the pool.
 const POINT_EIGHTHS: [u64; 11] = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 
 fn curve(figures: &Figures, memory: &MemoryStatus) -> CurveStatus {
     let Some(curve) = &figures.curve else { return CurveStatus::default() };
     let outlook = memory_outlook(figures, memory);
-    let share_bytes = outlook.map_or(memory.pool_bytes, |outlook| outlook.share_bytes);
-    let point = |eighths| {
-        let bytes = share_bytes / 8 * eighths;
-        let hits_gained = curve.hits(bytes) - curve.hits(share_bytes);
-        Some(CurvePoint { bytes, miss_ratio: curve.miss_ratio(bytes)?, hits_gained })
+    let points = match (&outlook, &figures.sizes) {
+        (Some(outlook), Some(sizes)) => predicted_points(outlook, sizes, curve.accesses()),
+        _ => lru_points(curve, memory.pool_bytes),
     };
     CurveStatus {
         accesses: curve.accesses() as u64,
         sampled_accesses: curve.sampled_accesses() as u64,
-        points: POINT_EIGHTHS.into_iter().filter_map(point).collect(),
+        points,
         outlook: outlook.map(|outlook| OutlookStatus {
             share_bytes: outlook.share_bytes,
             miss_ratio_half: outlook.half,
@@ -179,6 +179,30 @@ fn curve(figures: &Figures, memory: &MemoryStatus) -> CurveStatus {
             reason: outlook.to_string(),
         }),
     }
+}
+
+/// What the volume would miss if the pool, and so its share, had another size.
+fn predicted_points(
+    outlook: &SizeOutlook,
+    sizes: &SizePrediction,
+    accesses: f64,
+) -> Vec<CurvePoint> {
+    let point = |size: PoolSize| {
+        let miss_ratio = sizes.miss_ratio(size)?;
+        let hits_gained = (outlook.now - miss_ratio) * accesses;
+        Some(CurvePoint { bytes: size.of(outlook.share_bytes), miss_ratio, hits_gained })
+    };
+    PoolSize::ALL.into_iter().filter_map(point).collect()
+}
+
+/// What the volume would miss alone in LRU caches, compared with one as large as the pool.
+fn lru_points(curve: &MissRatioCurve, pool_bytes: u64) -> Vec<CurvePoint> {
+    let point = |eighths| {
+        let bytes = pool_bytes / 8 * eighths;
+        let hits_gained = curve.hits(bytes) - curve.hits(pool_bytes);
+        Some(CurvePoint { bytes, miss_ratio: curve.miss_ratio(bytes)?, hits_gained })
+    };
+    POINT_EIGHTHS.into_iter().filter_map(point).collect()
 }
 
 fn warm_up(spec: &VolumeSpec, figures: &Figures) -> WarmUpStatus {

@@ -17,7 +17,7 @@ use forebay_api::{ErrorKind, MemorySizing, MemoryState, Problem};
 use forebay_config::{MemInfo, MemorySetting, MemorySettings, ServerChange};
 use forebay_runtime::{
     GrowthReason, MachineFigures, MemoryBounds, MemorySample, MemoryUse, ResizeError, Runtime,
-    SizeControl, SizeDecision, SizeReason, SizeSettings, VolumeShare, gain_per_doubling,
+    SizeControl, SizeDecision, SizeReason, SizeSettings, gain_per_doubling,
 };
 use forebay_types::{Action, Fault, Size};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -214,16 +214,14 @@ impl Sizing {
     /// Decides whether the cache should be larger, because that would bring hits.
     fn decide_growth(&self, state: &mut SizingState, found: &MemoryUse, now_ms: u64) {
         let Ok(status) = self.runtime.status() else { return };
-        let shares = status.volumes.into_iter().filter_map(|volume| {
-            Some(VolumeShare { curve: volume.curve?, cached_bytes: volume.cached_bytes })
-        });
-        let shares: Vec<_> = shares.collect();
+        let sizes_of = status.volumes.into_iter().filter_map(|volume| volume.sizes);
+        let sizes_of: Vec<_> = sizes_of.collect();
         let former_bytes = state.control.target_bytes();
         // Counts lines, not allocated memory: memory is allocated ahead of its use.
         let memory = &status.memory;
         let used_bytes = memory.used_bytes + memory.patrol.parity_slot_bytes;
         let unused_bytes = memory.pool_bytes.saturating_sub(used_bytes);
-        let gain = gain_per_doubling(&shares, memory.pool_bytes);
+        let gain = gain_per_doubling(&sizes_of);
         let settings = sizes(&state.settings);
         state.control.decide_growth(&settings, &found.bounds, now_ms, unused_bytes, gain);
         if let reason @ GrowthReason::Gain { gain } = state.control.growth_reason() {

@@ -8,10 +8,11 @@ use crate::harness::shard::{LabShard, VolumeSetup, empty_shard, release_pins};
 use forebay_backend::IoKind;
 use forebay_engine::{
     Answer, Elevator, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Protection, Shard,
-    ShardConfig, begin_forecast, end_former_forecasts,
+    ShardConfig, begin_forecast, end_former_forecasts, size_prediction,
 };
 use forebay_policy::{
-    DiskSample, Governor, GovernorState, Needs, Pace, ReadTimes, Weir, WritebackLimits,
+    DiskSample, Governor, GovernorState, Needs, Pace, ReadTimes, SizePrediction, Weir,
+    WritebackLimits,
 };
 use forebay_protect::admission;
 use forebay_types::{
@@ -24,6 +25,8 @@ use std::rc::Rc;
 const SHARD_BYTES_MIN: u64 = 16 << 20;
 /// The disk counts as being read for this long after the last read, as in the runtime.
 const READING_NS: u64 = 100_000_000;
+/// The time after which counts of other sizes of the pool decay.
+const PASS_NS: u64 = 1_000_000_000;
 
 /// The cache of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +103,8 @@ pub(crate) struct CacheHost {
     pub needs: Needs,
     zeroes: Rc<[u8]>,
     protection: Protection,
+    /// When counts last decayed.
+    passed_ns: u64,
     /// The journal, if one protects dirty data.
     log: Option<HostLog>,
 }
@@ -149,6 +154,7 @@ impl CacheHost {
             needs: Needs::new(slots * shards as usize),
             zeroes: Rc::default(),
             protection: Protection::Power,
+            passed_ns: 0,
             log: None,
         }
     }
@@ -280,6 +286,21 @@ impl CacheHost {
     pub(crate) fn counters(&self) -> forebay_engine::VolumeCounters {
         let mut sum = forebay_engine::VolumeCounters::default();
         self.shards.iter().for_each(|shard| sum.add(shard.volume(VOLUME).counters()));
+        sum
+    }
+
+    /// Lets what was counted for other sizes of the pool decay.
+    pub(crate) fn pass_time(&mut self) {
+        if self.now_ns >= self.passed_ns + PASS_NS {
+            let seconds = (self.now_ns - self.passed_ns) as f64 / 1e9;
+            self.passed_ns = self.now_ns;
+            self.shards.iter_mut().for_each(|shard| shard.volume_mut(VOLUME).pass_time(seconds));
+        }
+    }
+
+    pub(crate) fn size_prediction(&self) -> SizePrediction {
+        let mut sum = SizePrediction::default();
+        self.shards.iter().for_each(|shard| sum.add(&size_prediction(shard, VOLUME)));
         sum
     }
 

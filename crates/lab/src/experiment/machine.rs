@@ -19,7 +19,7 @@ use crate::harness::queue::Queue;
 use crate::harness::shard::LabShard;
 use forebay_backend::{IoKind, OpenError};
 use forebay_engine::{IoVerb, Protection};
-use forebay_policy::{Needs, WritebackLimits};
+use forebay_policy::{Needs, SizePrediction, WritebackLimits};
 use forebay_types::{ByteRange, DiskGeometry, Granule, Mode, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 
@@ -344,6 +344,11 @@ pub(crate) fn set_protection(machine: &mut Machine, protection: Protection) {
     }
 }
 
+/// What the volume misses now, and would miss with other sizes of the pool.
+pub(crate) fn size_prediction_of(machine: &Machine) -> SizePrediction {
+    machine.cache().map(CacheHost::size_prediction).unwrap_or_default()
+}
+
 /// Takes the needs recorded since the last call.
 pub(crate) fn take_needs(machine: &mut Machine) -> Needs {
     let (_, host) = machine.cache.as_mut().expect("there is a cache");
@@ -378,6 +383,7 @@ pub(crate) fn attach_journal(machine: &mut Machine, bytes: u64, checkpoints: Che
 fn tick(machine: &mut Machine) {
     let mut is_dirty = false;
     if let Some((dispatcher, host)) = &mut machine.cache {
+        host.pass_time();
         for shard in host.shards_to_tick() {
             dispatcher.tick(host, shard);
             is_dirty = true;

@@ -22,6 +22,7 @@ mod no_cache;
 mod oltp;
 mod overrun;
 mod plot;
+mod pool_sizes;
 mod preloader;
 mod read_latency;
 mod report;
@@ -69,6 +70,8 @@ named! {
         DiskTrouble = "disk-trouble",
         /// Daily and weekly jobs, learned and preloaded.
         TimeOfDay = "time-of-day",
+        /// Less or more memory, predicted and measured.
+        PoolSizes = "pool-sizes",
     }
 }
 
@@ -92,6 +95,7 @@ impl Experiment {
             Self::Overrun => "rates of writers that are faster than the disk, for ten minutes",
             Self::NoCache => "durable writes, and reads beside writers, to compare with no cache",
             Self::DiskTrouble => "a disk that slows down, stops for a minute or loses a drive",
+            Self::PoolSizes => "misses with half and twice the pool, predicted and measured",
             Self::TimeOfDay => "hits of daily and weekly jobs, once their times are learned",
         }
     }
@@ -114,6 +118,7 @@ impl Experiment {
             Self::Overrun => overrun::run(&overrun::OverrunPlan::FULL, seed),
             Self::NoCache => no_cache::run(&no_cache::NoCachePlan::FULL, seed),
             Self::DiskTrouble => trouble::run(&trouble::TroublePlan::FULL, seed),
+            Self::PoolSizes => pool_sizes::run(&pool_sizes::PoolSizesPlan::FULL, seed),
             Self::TimeOfDay => time_of_day::run(&time_of_day::TimeOfDayPlan::FULL, seed),
         }
     }

@@ -22,18 +22,17 @@
 //! and four per distance class, within the limit that the caller sets, heap and value included.
 //!
 //! The limits of the estimate: it assumes LRU, while the shipped policy usually misses less; it
-//! counts reads and writes alike; and it ignores prefetch.
+//! counts reads and writes alike; and it ignores prefetch. [`crate::Miniatures`] do not, but know a
+//! few sizes of the whole pool only, not of one volume.
 
 mod classes;
 mod estimate;
-mod outlook;
 mod sampled;
 
 #[cfg(test)]
 mod tests;
 
 pub use estimate::{CurveStep, MissRatioCurve};
-pub use outlook::{OutlookLog, SizeAdvice, SizeOutlook};
 
 use forebay_types::LINE_BYTES;
 use sampled::SampledLines;
@@ -92,12 +91,16 @@ impl CurveConfig {
 pub struct CurveEstimator {
     /// Lines with the upper half of their hash below this are sampled.
     threshold: u64,
+    /// The caller samples lines below this, too, or all.
+    other_threshold: u32,
+    /// The larger of both: one comparison finds all lines of which an access is more than counted.
+    watched: u64,
     /// Accesses, decayed.
     accesses: u64,
     /// Allocated by the first sampled access, because a shard may have many idle volumes.
     counts: Option<Box<AccessCounts>>,
     /// The capacity that the limit allows; zero if it allows no estimate.
-    capacity_max: usize,
+    capacity_max: u32,
     config: CurveConfig,
 }
 
@@ -121,7 +124,31 @@ impl CurveEstimator {
     pub fn new(config: CurveConfig) -> Self {
         assert!(config.depth_lines > 0, "a curve without depth");
         assert!(config.rate_max > 0.0 && config.rate_max <= 1.0, "rate {}", config.rate_max);
-        Self { threshold: 0, accesses: 0, counts: None, capacity_max: 0, config }
+        Self {
+            threshold: 0,
+            other_threshold: 0,
+            watched: 0,
+            accesses: 0,
+            counts: None,
+            capacity_max: 0,
+            config,
+        }
+    }
+
+    /// Sets the threshold of another sample that the caller takes of the same lines, [`u32::MAX`]
+    /// for all. See [`CurveEstimator::record`].
+    pub const fn set_other_threshold(&mut self, threshold: u32) {
+        self.other_threshold = threshold;
+        self.set_threshold(self.threshold);
+    }
+
+    const fn set_threshold(&mut self, threshold: u64) {
+        self.threshold = threshold;
+        let other = match self.other_threshold {
+            u32::MAX => ALL,
+            other => other as u64,
+        };
+        self.watched = if threshold > other { threshold } else { other };
     }
 
     /// The least memory with which [`CurveEstimator::set_limit`] allows an estimate, in bytes.
@@ -136,32 +163,38 @@ impl CurveEstimator {
         let samples_bytes = bytes.saturating_sub(Self::fixed_bytes(self.config));
         let capacity = SampledLines::capacity_within(samples_bytes, CAPACITY_MAX);
         if capacity < CAPACITY_MIN {
+            let other_threshold = self.other_threshold;
             *self = Self::new(self.config);
+            self.set_other_threshold(other_threshold);
             return;
         }
         if self.capacity_max == 0 {
             // Earlier accesses were not sampled.
             self.accesses = 0;
-            self.threshold = ((ALL as f64 * self.config.rate_max) as u64).max(1);
+            self.set_threshold(((ALL as f64 * self.config.rate_max) as u64).max(1));
         }
-        self.capacity_max = capacity;
+        self.capacity_max = capacity as u32;
         if let Some(counts) = &mut self.counts
             && counts.sampled.capacity() > capacity
         {
-            self.threshold = counts.drop_until(kept(capacity), self.threshold, self.config);
+            let threshold = counts.drop_until(kept(capacity), self.threshold, self.config);
             counts.sampled.resize(capacity);
+            self.set_threshold(threshold);
         }
         assert!(self.bytes() <= bytes, "{} bytes, limit {bytes}", self.bytes());
     }
 
-    /// Records an access to the line with this well-mixed hash.
+    /// Records an access to the line with this well-mixed hash. Returns false if the line is in
+    /// neither sample: this one, and that of [`CurveEstimator::set_other_threshold`].
     #[inline]
-    pub fn record(&mut self, hash: u64) {
+    pub fn record(&mut self, hash: u64) -> bool {
         self.accesses += 1;
         let fingerprint = (hash >> 32) as u32;
-        if u64::from(fingerprint) < self.threshold {
-            self.record_sampled(fingerprint);
+        let is_watched = u64::from(fingerprint) < self.watched;
+        if is_watched {
+            self.record_watched(fingerprint);
         }
+        is_watched
     }
 
     /// Records that a line came into the cache before any access to it: a warm-up or a forecast
@@ -227,7 +260,7 @@ impl CurveEstimator {
     pub fn self_check(&self) {
         let Some(AccessCounts { sampled, .. }) = self.counts.as_deref() else { return };
         sampled.self_check();
-        assert!(sampled.capacity() <= self.capacity_max, "more samples than allowed");
+        assert!(sampled.capacity() <= self.capacity_max as usize, "more samples than allowed");
         let above = sampled.iter().filter(|&line| u64::from(line) >= self.threshold).count();
         assert_eq!(above, 0, "sampled lines above the threshold");
     }
@@ -244,16 +277,21 @@ impl CurveEstimator {
         let config = self.config;
         let counts = self.counts.get_or_insert_with(|| Box::new(AccessCounts::new(config)));
         if counts.sampled.is_full() {
-            self.threshold = counts.make_space(self.capacity_max, self.threshold, config);
+            let threshold = counts.make_space(self.capacity_max as usize, self.threshold, config);
+            self.set_threshold(threshold);
             if u64::from(fingerprint) >= self.threshold {
                 return None;
             }
         }
+        let counts = self.counts.as_mut()?;
         Some(counts.sampled.access(fingerprint))
     }
 
     #[inline(never)]
-    fn record_sampled(&mut self, fingerprint: u32) {
+    fn record_watched(&mut self, fingerprint: u32) {
+        if u64::from(fingerprint) >= self.threshold {
+            return;
+        }
         let Some(distance) = self.place(fingerprint) else { return };
         let class = distance.map(|distance| {
             // Unbiased: of `d` other lines, `d` times the rate are sampled on average.

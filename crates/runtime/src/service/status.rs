@@ -9,8 +9,8 @@ use crate::protect::patrol::PatrolStatus;
 use crate::shared::{GatherStatus, LearnStatus, PinStatus, Volume, WarmUpStatus};
 use crate::stats::{DiskUse, NamedStatistics, VolumeStatistics, add_up, add_up_arms};
 use forebay_backend::{Description, Displaced, SaveState};
-use forebay_engine::{Shard, ShardUsage, pool_share_lines};
-use forebay_policy::{GovernorState, MemoryBounds, MissRatioCurve};
+use forebay_engine::{Shard, ShardUsage, pool_share_lines, size_prediction};
+use forebay_policy::{GovernorState, MemoryBounds, MissRatioCurve, SizePrediction};
 use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -96,6 +96,9 @@ pub struct VolumeStatus {
     pub connections: u64,
     /// Its miss-ratio curve; `None` if there is no memory for it, or if curves were not requested.
     pub curve: Option<MissRatioCurve>,
+    /// What it would miss with other sizes of the pool; `None` if it admits nothing into the pool,
+    /// or if curves were not requested.
+    pub sizes: Option<SizePrediction>,
     /// Its warm-up.
     pub warm_up: WarmUpStatus,
     /// Its pinned ranges.
@@ -159,6 +162,9 @@ impl VolumeStatus {
             match (&mut self.curve, volume.curve()) {
                 (Some(sum), Some(curve)) => sum.add(&curve),
                 (sum, curve) => *sum = sum.take().or(curve),
+            }
+            if volume.admits_accesses() {
+                self.sizes.get_or_insert_default().add(&size_prediction(shard, id));
             }
         }
     }
@@ -268,6 +274,7 @@ impl VolumeService {
                 dirty_for: Duration::ZERO,
                 connections: volume.connections.load(Ordering::Relaxed),
                 curve: None,
+                sizes: None,
                 warm_up: volume.warm.status(),
                 pins: volume.pins.status(0),
                 learn: volume.learn.status(),

@@ -283,6 +283,12 @@ impl Shards {
         self.each_with(id).for_each(|mut shard| shard.volume_mut(id).decay_curve(keep));
     }
 
+    /// Tells the prediction of a volume for other sizes of the pool that time has passed.
+    pub(crate) fn pass_time(&self, id: VolumeId, elapsed: Duration) {
+        let seconds = elapsed.as_secs_f64();
+        self.each_with(id).for_each(|mut shard| shard.volume_mut(id).pass_time(seconds));
+    }
+
     /// Drops all clean lines of a volume. Examines a limited number of slots per lock of a shard,
     /// because workers wait for the lock.
     pub(crate) fn drop_clean(&self, id: VolumeId) {

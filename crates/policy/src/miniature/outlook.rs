@@ -1,9 +1,10 @@
-//! What less or more memory would bring, by a miss-ratio curve.
+//! What less or more memory would bring to a volume.
 //!
-//! The advice compares several sizes, because curves are not convex: a loop that does not fit gains
-//! nothing from twice the memory if it needs four times as much.
+//! The advice compares several sizes, because a curve need not be convex: the policy serves a part
+//! of a loop that does not fit, but other loads gain nothing from twice the memory if they need
+//! four times as much.
 
-use super::MissRatioCurve;
+use super::{PoolSize, SizePrediction};
 use std::fmt;
 
 /// With fewer sampled accesses there is no advice.
@@ -12,8 +13,8 @@ const SAMPLED_MIN: f64 = 1_000.0;
 const GAIN_MIN: f64 = 0.05;
 /// Half the memory is enough if the miss ratio rises by less than this.
 const LOSS_MAX: f64 = 0.01;
-/// Doublings that are considered.
-const DOUBLINGS_MAX: u32 = 3;
+/// Larger sizes that are considered, with the number of doublings.
+const LARGER: [(PoolSize, u32); 2] = [(PoolSize::Twice, 1), (PoolSize::FourTimes, 2)];
 /// The change of a miss ratio that is worth a line in the log.
 const CHANGE_MIN: f64 = 0.1;
 /// The same, if the advice has changed as well.
@@ -31,47 +32,47 @@ pub enum SizeAdvice {
     /// This many times the memory, a power of two, would have this miss ratio: at least five
     /// percentage points less for each doubling.
     More {
-        /// 2, 4 or 8.
+        /// 2 or 4.
         times: u32,
         /// From 0 to 1.
         miss_ratio: f64,
     },
 }
 
-/// The miss ratios of a volume with its current share of the pool, and with other shares.
+/// The miss ratios of a volume in the present pool, and in a smaller or larger one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SizeOutlook {
     /// The volume's share of the pool, in bytes.
     pub share_bytes: u64,
-    /// The miss ratio with half of it, from 0 to 1.
+    /// The miss ratio with half the pool, from 0 to 1.
     pub half: f64,
-    /// The miss ratio with the current share.
+    /// The measured miss ratio.
     pub now: f64,
-    /// The miss ratio with twice the share.
+    /// The miss ratio with twice the pool.
     pub twice: f64,
     /// The advice.
     pub advice: SizeAdvice,
 }
 
 impl SizeOutlook {
-    /// Derives the outlook of a volume from its curve. The volume has `cached_bytes` of the
-    /// `used_bytes` in a pool of `pool_bytes`; in a smaller or larger pool it would have the same
-    /// part. `None` while the volume has no data in the pool, or too few accesses to tell.
+    /// Derives the outlook of a volume. The volume has `cached_bytes` of the `used_bytes` in a pool
+    /// of `pool_bytes`. `None` while the volume has no data in the pool, or too few accesses to
+    /// tell.
     pub fn of(
-        curve: &MissRatioCurve,
+        prediction: &SizePrediction,
         cached_bytes: u64,
         used_bytes: u64,
         pool_bytes: u64,
     ) -> Option<Self> {
-        if curve.sampled_accesses() < SAMPLED_MIN || cached_bytes == 0 {
+        if prediction.sampled_accesses() < SAMPLED_MIN || cached_bytes == 0 {
             return None;
         }
         let part = cached_bytes as f64 / used_bytes.max(cached_bytes) as f64;
         let share_bytes = (pool_bytes as f64 * part) as u64;
-        let at = |bytes: u64| curve.miss_ratio(bytes);
-        let (half, now) = (at(share_bytes / 2)?, at(share_bytes)?);
-        let more = (1..=DOUBLINGS_MAX).find_map(|doublings| {
-            let miss_ratio = at(share_bytes << doublings)?;
+        let at = |size| prediction.miss_ratio(size);
+        let (half, now, twice) = (at(PoolSize::Half)?, at(PoolSize::Now)?, at(PoolSize::Twice)?);
+        let more = LARGER.into_iter().find_map(|(size, doublings)| {
+            let miss_ratio = at(size)?;
             let is_worthwhile = now - miss_ratio >= GAIN_MIN * f64::from(doublings);
             is_worthwhile.then_some(SizeAdvice::More { times: 1 << doublings, miss_ratio })
         });
@@ -80,7 +81,7 @@ impl SizeOutlook {
             None if half - now < LOSS_MAX => SizeAdvice::Less,
             None => SizeAdvice::Keep,
         };
-        Some(Self { share_bytes, half, now, twice: at(share_bytes * 2)?, advice })
+        Some(Self { share_bytes, half, now, twice, advice })
     }
 
     /// Whether this outlook differs much from an earlier one.
@@ -101,7 +102,7 @@ impl fmt::Display for SizeOutlook {
             SizeAdvice::Keep => write!(
                 f,
                 "{now:.0} % of accesses miss; half the pool would miss {half:.0} %; a \
-                 larger one, up to 8 times, would save less than 5 points for each doubling"
+                 larger one, up to 4 times, would save less than 5 points for each doubling"
             ),
             SizeAdvice::Less => {
                 write!(f, "{now:.0} % of accesses miss; half the pool would miss {half:.0} %")
@@ -152,60 +153,56 @@ impl OutlookLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::curve::{CurveConfig, CurveEstimator};
-    use crate::testing::key;
-    use forebay_types::LINE_BYTES;
+    use crate::miniature::tests::predicted;
 
     const MIB: u64 = 1 << 20;
 
-    /// The outlook with `lines` of memory after ten passes over `loop_lines`, all of them in a pool
-    /// of that size.
-    fn outlook(loop_lines: u64, lines: u64) -> SizeOutlook {
-        let config = CurveConfig { depth_lines: 1 << 20, rate_max: 1.0 };
-        let mut estimator = CurveEstimator::new(config);
-        estimator.set_limit(1 << 20);
-        (0..10 * loop_lines).for_each(|n| estimator.record(key(n % loop_lines)));
-        let pool = lines * LINE_BYTES;
-        SizeOutlook::of(&estimator.curve().unwrap(), pool, pool, pool).unwrap()
+    fn outlook(ratios: [f64; PoolSize::COUNT]) -> SizeOutlook {
+        SizeOutlook::of(&predicted(5_000.0, ratios), MIB, MIB, MIB).unwrap()
     }
 
     #[test]
-    fn the_advice_looks_past_a_plateau() {
-        // Only the first pass misses once the loop fits.
-        for (lines, advice) in [(800, "more"), (400, "more"), (200, "more"), (100, "less")] {
-            assert_eq!(outlook(1_000, lines).advice.name(), advice, "{lines} lines");
+    fn the_advice_follows_from_the_miss_ratios_of_all_sizes() {
+        let more = |times, miss_ratio| SizeAdvice::More { times, miss_ratio };
+        for (ratios, advice) in [
+            ([0.9, 0.6, 0.5, 0.4, 0.1], more(2, 0.4)),
+            ([0.9, 0.6, 0.5, 0.46, 0.3], more(4, 0.3)),
+            ([0.9, 0.6, 0.5, 0.46, 0.41], SizeAdvice::Keep),
+            ([0.9, 0.505, 0.5, 0.46, 0.41], SizeAdvice::Less),
+            ([0.9, 0.505, 0.5, 0.44, 0.41], more(2, 0.44)),
+        ] {
+            let found = outlook(ratios).advice;
+            let is_near = match (found, advice) {
+                (
+                    SizeAdvice::More { times, miss_ratio: one },
+                    SizeAdvice::More { times: of, miss_ratio },
+                ) => times == of && (one - miss_ratio).abs() < 1e-9,
+                (one, other) => one == other,
+            };
+            assert!(is_near, "{ratios:?}: {found:?}");
         }
-        let SizeAdvice::More { times, miss_ratio } = outlook(1_000, 200).advice else { panic!() };
-        assert_eq!(times, 8);
-        assert!((0.09..0.11).contains(&miss_ratio), "{miss_ratio}");
-        let sentence = "100 % of accesses miss; 8 times the pool would miss 10 %";
-        assert_eq!(outlook(1_000, 200).to_string(), sentence);
-        assert_eq!(outlook(1_000, 4_000).advice, SizeAdvice::Less);
-        assert_eq!(outlook(1_000, 1_300).advice, SizeAdvice::Keep);
+        let sentence = "50 % of accesses miss; 4 times the pool would miss 30 %";
+        assert_eq!(outlook([0.9, 0.6, 0.5, 0.46, 0.3]).to_string(), sentence);
     }
 
     #[test]
     fn a_share_grows_with_the_pool_that_it_is_a_part_of() {
-        let config = CurveConfig { depth_lines: 1 << 20, rate_max: 1.0 };
-        let mut estimator = CurveEstimator::new(config);
-        estimator.set_limit(1 << 20);
-        let curve = estimator.curve().unwrap();
-        assert_eq!(SizeOutlook::of(&curve, MIB, MIB, 8 * MIB), None, "no accesses");
-        (0..5_000).for_each(|n| estimator.record(key(n % 500)));
-        let curve = estimator.curve().unwrap();
-        let share = |cached, used| {
-            SizeOutlook::of(&curve, cached, used, 8 * MIB).map(|outlook| outlook.share_bytes)
+        let of = |sampled, cached, used| {
+            let prediction = predicted(sampled, [0.9, 0.6, 0.5, 0.4, 0.1]);
+            let outlook = SizeOutlook::of(&prediction, cached, used, 8 * MIB);
+            outlook.map(|outlook| outlook.share_bytes)
         };
-        assert_eq!(share(MIB, 4 * MIB), Some(2 * MIB));
-        assert_eq!(share(8 * MIB, 8 * MIB), Some(8 * MIB));
-        assert_eq!(share(0, 4 * MIB), None, "nothing cached");
+        assert_eq!(of(5_000.0, MIB, 4 * MIB), Some(2 * MIB));
+        assert_eq!(of(5_000.0, 8 * MIB, 8 * MIB), Some(8 * MIB));
+        assert_eq!(of(5_000.0, 0, 4 * MIB), None, "nothing cached");
+        assert_eq!(of(999.0, MIB, 4 * MIB), None, "too few accesses");
         // The two figures are not from the same moment.
-        assert_eq!(share(2 * MIB, MIB), Some(8 * MIB));
+        assert_eq!(of(5_000.0, 2 * MIB, MIB), Some(8 * MIB));
     }
 
     #[test]
     fn a_line_is_logged_when_the_outlook_changes_much_at_most_every_15_minutes() {
-        let before = outlook(1_000, 2_500);
+        let before = outlook([0.9, 0.105, 0.1, 0.1, 0.1]);
         let mut log = OutlookLog::default();
         assert!(log.is_due(0, &before), "known for the first time");
         assert!(!log.is_due(LOG_INTERVAL_MS, &before), "nothing has changed");
