@@ -7,7 +7,7 @@ const HEAD: &str = "volume,phase,begun_at,seconds,reads,writes,read_bytes,write_
     deferred_writes,read_mean_us,read_p99_us,write_mean_us,write_p99_us,normalised_iops,\
     disk_reads,disk_writes,disk_read_bytes,disk_write_bytes,disk_busy,disk_queue,cpu,\
     prefetch_used_bytes,preload_used_bytes,gathered_writes,gathered_ios,served_mean_us,\
-    held_out_mean_us\n";
+    held_out_mean_us,times_as_fast\n";
 
 pub(super) fn table(report: &AnalysisReport) -> String {
     let mut text = HEAD.to_owned();
@@ -46,6 +46,7 @@ pub(super) fn table(report: &AnalysisReport) -> String {
                 one.gathered_ios.to_string(),
                 micros(served),
                 micros(held),
+                cell(held.zip(served).map(|(held, served)| held / served)),
             ];
             writeln!(text, "{}", cells.join(",")).expect("writing to a string does not fail");
         }
