@@ -114,7 +114,7 @@ struct Outcome {
     run: u64,
     truth: LogValue,
     report: Value,
-    stages: Stages,
+    users: Vec<Stages>,
 }
 
 fn main() -> Result<()> {
@@ -159,7 +159,7 @@ fn measure(
     let server = Forebay::start(programs, dir.path(), &[volume], POOL_BYTES, &[])?;
     let stage = AtomicUsize::new(STAGES);
     let seconds = Duration::from_secs;
-    let (stages, report) = std::thread::scope(|scope| {
+    let (users, report) = std::thread::scope(|scope| {
         let users: Vec<_> = (0..load.users())
             .map(|number| {
                 let (mut stream, size) = users::open(&server.socket, "v")?;
@@ -194,17 +194,16 @@ fn measure(
             Ok(std::fs::read_to_string(file)?)
         })();
         stage.store(usize::MAX, Ordering::Relaxed);
-        let mut sum: Stages = vec![Vec::new(); STAGES + 1];
-        for user in users {
-            let stages = user.join().map_err(|_| anyhow::anyhow!("a user has panicked"))??;
-            add(&mut sum, &stages);
-        }
+        let users = users
+            .into_iter()
+            .map(|user| user.join().map_err(|_| anyhow::anyhow!("a user has panicked"))?);
+        let users = users.collect::<Result<Vec<_>>>()?;
         let report: Result<String> = report;
-        anyhow::Ok((sum, report?))
+        anyhow::Ok((users, report?))
     })?;
     server.stop()?;
-    let truth = truth(&stages).context("too few requests")?;
-    Ok(Outcome { load, disk, run, truth, report: serde_json::from_str(&report)?, stages })
+    let truth = truth(&users).context("too few requests")?;
+    Ok(Outcome { load, disk, run, truth, report: serde_json::from_str(&report)?, users })
 }
 
 fn enter(stage: &AtomicUsize, next: Stage, length: Duration) {
@@ -278,26 +277,18 @@ fn analyze(
     }
 }
 
-fn add(sum: &mut Stages, more: &Stages) {
-    for (sum, more) in sum.iter_mut().zip(more) {
-        if sum.len() < more.len() {
-            sum.resize(more.len(), UserTimes::default());
-        }
-        sum.iter_mut().zip(more).for_each(|(sum, more)| sum.add(more));
-    }
-}
-
-/// What clients measure: how many times longer a request takes without the cache, with the kinds
-/// in the same proportion as with it.
-fn truth(stages: &Stages) -> Option<LogValue> {
-    let value = log_ratio(stages, None)?;
+/// What clients measure: how many times longer a request takes without the cache, with users and
+/// kinds in the same proportion as with it.
+fn truth(users: &[Stages]) -> Option<LogValue> {
+    let value = log_ratio(users, None)?;
     let mut variance = 0.0;
     for parts in [BARE, CACHED] {
         let slices = parts.iter().flat_map(|stage| {
             let stage = *stage as usize;
-            (0..stages[stage].len()).map(move |at| (stage, at))
+            let longest = users.iter().map(|stages| stages[stage].len()).max().unwrap_or(0);
+            (0..longest).map(move |at| (stage, at))
         });
-        let logs: Vec<f64> = slices.filter_map(|skip| log_ratio(stages, Some(skip))).collect();
+        let logs: Vec<f64> = slices.filter_map(|skip| log_ratio(users, Some(skip))).collect();
         let count = logs.len() as f64;
         let mean = logs.iter().sum::<f64>() / count;
         variance += (count - 1.0) / count * logs.iter().map(|l| (l - mean).powi(2)).sum::<f64>();
@@ -310,12 +301,14 @@ const BARE: &[Stage] = &[Stage::Bare];
 const CACHED: &[Stage] = &[Stage::Cached, Stage::CachedAfter];
 
 /// The logarithm of the ratio, without a slice of a stage.
-fn log_ratio(stages: &Stages, skip: Option<(usize, usize)>) -> Option<f64> {
-    let (bare, cached) = (sum(stages, BARE, skip), sum(stages, CACHED, skip));
+fn log_ratio(users: &[Stages], skip: Option<(usize, usize)>) -> Option<f64> {
     let (mut without, mut with) = (0.0, 0.0);
-    for kind in (0..2).filter(|&kind| cached.requests[kind] > 0) {
-        without += cached.requests[kind] as f64 * bare.mean(kind);
-        with += cached.seconds[kind];
+    for stages in users {
+        let (bare, cached) = (sum(stages, BARE, skip), sum(stages, CACHED, skip));
+        for kind in (0..2).filter(|&kind| cached.requests[kind] > 0) {
+            without += cached.requests[kind] as f64 * bare.mean(kind);
+            with += cached.seconds[kind];
+        }
     }
     Some((without / with).ln()).filter(|log| log.is_finite())
 }
@@ -370,15 +363,12 @@ impl Outcome {
     fn keep(&self, folder: Option<&Path>) -> Result<()> {
         let Some(folder) = folder else { return Ok(()) };
         std::fs::create_dir_all(folder)?;
-        let stages: Vec<Value> = self
-            .stages
-            .iter()
-            .map(|slices| {
-                let mut sum = UserTimes::default();
-                slices.iter().for_each(|slice| sum.add(slice));
-                serde_json::json!({"requests": sum.requests, "seconds": sum.seconds})
-            })
-            .collect();
+        let of_stage = (0..STAGES).map(|stage| {
+            let mut sum = UserTimes::default();
+            self.users.iter().flat_map(|user| &user[stage]).for_each(|slice| sum.add(slice));
+            serde_json::json!({"requests": sum.requests, "seconds": sum.seconds})
+        });
+        let stages: Vec<Value> = of_stage.collect();
         let document = serde_json::json!({
             "truth": self.truth.value.exp(),
             "truth_log_error": self.truth.error,

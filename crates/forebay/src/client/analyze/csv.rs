@@ -1,6 +1,7 @@
 //! The intervals of an analysis as CSV: a line for each volume and interval.
 
 use super::figures::{AnalysisReport, Figures, sides};
+use forebay_api::AnalysisPhase;
 use std::fmt::Write;
 
 const HEAD: &str = "volume,phase,begun_at,seconds,reads,writes,read_bytes,write_bytes,read_hits,\
@@ -16,6 +17,7 @@ pub(super) fn table(report: &AnalysisReport) -> String {
             let one = &point.volume;
             let figures = Figures::of_point(point);
             let [served, held] = sides(one);
+            let is_compared = point.phase != AnalysisPhase::Measure;
             let micros = |seconds: Option<f64>| cell(seconds.map(|seconds| seconds * 1e6));
             let cells = [
                 quoted(&volume.name),
@@ -46,7 +48,8 @@ pub(super) fn table(report: &AnalysisReport) -> String {
                 one.gathered_ios.to_string(),
                 micros(served),
                 micros(held),
-                cell(held.zip(served).map(|(held, served)| held / served)),
+                // A request that was in flight as the phase began would be compared with all.
+                cell(is_compared.then(|| Some(held? / served?)).flatten()),
             ];
             writeln!(text, "{}", cells.join(",")).expect("writing to a string does not fail");
         }

@@ -157,7 +157,7 @@ impl VolumeReport {
             is_deferred: false,
             share,
             busy: sums[2].figures().disk_busy.unwrap_or_default().min(1.0),
-            more_io: sums[2].more_io(),
+            added_io: sums[2].added_io(),
         };
         let reads = judgement(&points, read_strata, terms);
         let writes = judgement(&points, write_strata, Terms { is_deferred, ..terms });
@@ -223,14 +223,14 @@ impl Sums {
         sums
     }
 
-    /// The I/Os that the disk had only because reads were held out that the cache would have
-    /// served, as a part of the others.
-    fn more_io(&self) -> f64 {
+    /// The part of the disk's I/Os that it had only because reads were held out that the cache
+    /// would have served.
+    fn added_io(&self) -> f64 {
         let Self { volume, .. } = self;
         let hit_part = volume.read_hits as f64 / volume.reads.max(1) as f64;
         let more = self.held_reads as f64 * hit_part;
         let ios = (volume.disk_reads + volume.disk_writes) as f64;
-        more / (ios * self.compared_seconds / self.seconds - more).max(1.0)
+        (more / (ios * self.compared_seconds / self.seconds).max(1.0)).min(1.0)
     }
 
     /// The figures of the phase; `None` where there is nothing to divide by.

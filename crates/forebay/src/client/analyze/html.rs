@@ -91,7 +91,7 @@ const METHOD: &str = "<h2>How this was measured</h2>\n<p class=\"note\">A ratio 
     covers those of both. Each comes from the differences between the intervals of the analysis \
     (jackknife, Student's t, fewer degrees of freedom if neighbours resemble each other), with an \
     error of at least 1 %. Response times are those of the server; the interval also covers \
-    clients to which everything takes 50 us longer. Reads and writes together are weighted with \
+    clients to which everything takes 100 us longer. Reads and writes together are weighted with \
     the time that they take with the cache. Writes that memory acknowledges are only compared \
     with the phase 'measure', without the intervals in which older writes were destaged. A \
     difference of less than 2 % counts as none. Normalised IOPS are the requests per second that \

@@ -118,10 +118,15 @@ fn writes_from_memory_are_compared_with_the_phase_measure_only() {
     let deferred = Judgement::of(&measure, &accelerate, Terms { is_deferred: true, ..terms });
     assert_eq!(deferred.ratio.map(|one| one.value), deferred.measure.map(|one| one.value));
     let ratio = deferred.ratio.unwrap();
-    // A client adds 50 us to 20 us.
-    assert!(ratio.low < 120.0 && ratio.high < 600.0, "{ratio:?}");
+    // A client adds up to 100 us to 20 us.
+    assert!(ratio.low < 80.0 && ratio.high < 600.0, "{ratio:?}");
     let early = Judgement::of(&measure[..7], &accelerate, Terms { is_deferred: true, ..terms });
     assert_eq!((early.verdict, early.ratio), (Verdict::TooLittleData, None));
+    // No write is held out beside others, and the phase `measure` was too short.
+    let mut alone = accelerate.clone();
+    alone.iter_mut().for_each(|interval| interval.pairs[0].held = Times::default());
+    let none = Judgement::of(&[], &alone, Terms { is_deferred: true, ..terms });
+    assert_eq!((none.verdict, none.ratio), (Verdict::TooLittleData, None));
     let fair = Judgement::of(&measure, &accelerate, terms);
     assert!(fair.ratio.unwrap().high > 1000.0, "{fair:?}");
 }
@@ -131,15 +136,17 @@ fn what_the_hold_out_itself_changes_widens_the_interval_of_a_busy_disk() {
     let mut random = Random::new(4);
     let measure = intervals(24, (None, 8.0), 0.0, &mut random);
     let accelerate = intervals(48, (Some(1.0), 8.0), 0.0, &mut random);
-    let of = |busy| {
-        let terms = Terms { share: 0.02, busy, more_io: 0.1, ..Terms::default() };
+    let of = |busy, added_io| {
+        let terms = Terms { share: 0.02, busy, added_io, ..Terms::default() };
         Judgement::of(&measure, &accelerate, terms).ratio.unwrap()
     };
-    let (idle, busy) = (of(0.0), of(1.0));
+    let (idle, busy) = (of(0.0, 0.1), of(1.0, 0.1));
     assert!((busy.high / idle.high - 1.1).abs() < 1e-9, "{busy:?} {idle:?}");
     // Of 1,020 requests, 20 take eight times as long.
     assert!((1.1..1.2).contains(&(idle.low / busy.low)), "{busy:?} {idle:?}");
     assert_eq!(idle.value, busy.value);
+    // Without the hold-out, the disk would have nothing to do.
+    assert_eq!(of(1.0, 1.0).low, idle.low);
 }
 
 #[test]
