@@ -26,5 +26,6 @@ pub mod model;
 pub mod page_cache;
 pub mod servers;
 pub mod table;
+pub mod users;
 pub mod ways;
 pub mod wire;

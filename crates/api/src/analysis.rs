@@ -121,6 +121,42 @@ pub struct AnalysisInterruption {
     pub phase: AnalysisPhase,
 }
 
+/// A volume and its disk, as an analysis has found them at its start.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct AnalyzedVolume {
+    /// Its name.
+    pub name: String,
+    /// Its backing store: a path or URL.
+    pub backing: String,
+    /// Its size, a multiple of 512.
+    pub size_bytes: u64,
+    /// Whether seeks cost its disk time; null if unknown.
+    pub rotational: Option<bool>,
+    /// The disk's data per full stripe; zero without stripes.
+    pub stripe_bytes: u64,
+    /// Its mode.
+    pub mode: String,
+    /// What preserves acknowledged writes that are not on the disk, as in the volume's status.
+    pub protection: String,
+    /// Whether dirty data is destaged in order.
+    pub ordered: bool,
+    /// Whether sequential streams are read ahead.
+    pub prefetch: bool,
+}
+
+/// What an analysis has judged: the server and the volumes at its start.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct AnalysisSubject {
+    /// The name of the host.
+    pub host: String,
+    /// The version of the server.
+    pub version: String,
+    /// The limit of the cache's memory, metadata included.
+    pub memory_bytes: u64,
+    /// The volumes.
+    pub volumes: Vec<AnalyzedVolume>,
+}
+
 /// An analysis and its progress.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AnalysisStatus {
@@ -130,6 +166,9 @@ pub struct AnalysisStatus {
     pub phase: Option<AnalysisPhase>,
     /// The request that started it.
     pub request: AnalysisRequest,
+    /// What it judges; null if an earlier version started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<AnalysisSubject>,
     /// When it began, in UTC.
     pub begun_at: String,
     /// When it ended, in UTC.
@@ -172,8 +211,8 @@ pub struct AnalysisVolume {
     pub held_reads: Vec<SizeTimes>,
     /// Writes that the cache has served, among those compared.
     pub served_writes: Vec<SizeTimes>,
-    /// Writes that were held out. None in an ordered write-back volume, and none in one whose
-    /// protection makes them wait longer than without a cache.
+    /// Writes that were held out. In a write-back volume, none outside of the phase `measure`; none
+    /// at all if it is ordered, or if its protection makes them wait longer than without a cache.
     pub held_writes: Vec<SizeTimes>,
     /// All reads.
     pub reads: u64,
@@ -195,6 +234,9 @@ pub struct AnalysisVolume {
     pub disk_reads: u64,
     /// Writes that went to the disk, of any cause.
     pub disk_writes: u64,
+    /// Those among them that were destages.
+    #[serde(default)]
+    pub destages: u64,
     /// Bytes of the disk's reads.
     pub disk_read_bytes: u64,
     /// Bytes of the disk's writes.
@@ -209,6 +251,15 @@ pub struct AnalysisVolume {
     pub gathered_writes: u64,
     /// The I/Os shared by these writes.
     pub gathered_ios: u64,
+}
+
+impl AnalysisVolume {
+    /// Whether more than one in twenty of its disk's I/Os was a destage. In the phase `measure`,
+    /// these are of writes from before: requests wait for what a disk without a cache would have
+    /// done already.
+    pub const fn is_writing_back(&self) -> bool {
+        self.destages.saturating_mul(20) > self.disk_reads.saturating_add(self.disk_writes)
+    }
 }
 
 /// An interval of an analysis. Other regions are held out in the next one.

@@ -49,7 +49,7 @@ mod write_back;
 pub use alert::{Alert, Severity};
 pub use analysis::{
     Analysis, AnalysisBatch, AnalysisInterruption, AnalysisPhase, AnalysisRequest, AnalysisState,
-    AnalysisStatus, AnalysisVolume, CacheOff, SizeTimes,
+    AnalysisStatus, AnalysisSubject, AnalysisVolume, AnalyzedVolume, CacheOff, SizeTimes,
 };
 pub use background::{BackgroundShare, BackgroundStatus};
 pub use blocking::BlockingClient;

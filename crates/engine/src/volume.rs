@@ -95,9 +95,10 @@ impl ShardVolume {
 
     /// Sets which regions are served as if there were no cache, from the next request on. Their
     /// reads go to the disk, except for dirty sectors, which only the pool has. Their writes are
-    /// acknowledged from the disk, except in an ordered write-back volume, where each would have to
-    /// wait for all earlier epochs. Their lines are not prefetched, and only pinned ones are
-    /// preloaded.
+    /// acknowledged from the disk, except in a write-back volume unless all regions are held out: a
+    /// write past the pool would wait for the destages of the others. In an ordered one, it would
+    /// even have to wait for all earlier epochs, so there they are never held out. Their lines are
+    /// not prefetched, and only pinned ones are preloaded.
     pub const fn set_hold_out(&mut self, hold_out: HoldOut) {
         self.hold_out = hold_out;
     }
@@ -114,6 +115,11 @@ impl ShardVolume {
     /// Whether the volume is frozen.
     pub const fn is_frozen(&self) -> bool {
         self.is_frozen
+    }
+
+    /// Whether writes of held-out regions are acknowledged from the disk.
+    pub(crate) fn holds_out_writes(&self) -> bool {
+        self.mode != Mode::WriteBack || (self.hold_out.is_all() && !self.is_ordered())
     }
 
     /// Whether data at this byte may be read ahead or preloaded, unless it is pinned.

@@ -42,6 +42,11 @@ impl HoldOut {
         self.most == 0
     }
 
+    /// Whether all regions are held out.
+    pub const fn is_all(self) -> bool {
+        self.most == u32::MAX
+    }
+
     /// Whether a region is held out.
     #[inline]
     pub const fn holds(self, region: u64) -> bool {
@@ -76,6 +81,7 @@ mod tests {
         }
         assert_eq!((held(HoldOut::NONE, 9), held(HoldOut::ALL, 9)), (0, 9));
         assert!(HoldOut::default().is_none() && !HoldOut::ALL.is_none());
+        assert!(HoldOut::new(1_000_000, 7).is_all() && !HoldOut::new(999_999, 7).is_all());
     }
 
     #[test]

@@ -243,8 +243,7 @@ impl<'a, M: LineTable> PartWriter<'a, M> {
     /// Whether a write goes to the disk because its region is held out.
     fn is_held_out(&self, part: &Part) -> bool {
         let state = &*self.lines.volume;
-        let waits_for_epochs = || state.mode() == Mode::WriteBack && state.is_ordered();
-        state.holds_out(part.range.offset) && !part.restores && !waits_for_epochs()
+        state.holds_out(part.range.offset) && !part.restores && state.holds_out_writes()
     }
 
     /// Whether a write to the disk brings lines into the pool that are not there. Nothing new of a

@@ -136,6 +136,24 @@ fn an_ordered_volume_defers_writes_of_held_out_regions_too() {
     rig.release(&segments);
 }
 
+/// One past the pool would wait for the destages of those that are not held out.
+#[test]
+fn a_write_back_volume_of_which_a_part_is_held_out_defers_all_writes() {
+    let hold_out = HoldOut::new(500_000, 3);
+    let held = (0..4).find(|&region| hold_out.holds(region)).unwrap() * REGION_BYTES;
+    let mut rig = Rig::new(64, 1024, Mode::WriteBack);
+    rig.shard.volume_mut(VOLUME).set_hold_out(hold_out);
+    assert_eq!(rig.write(1, held, LINE, 7), WriteOutcome::Done);
+    let (outcome, segments) = rig.read(2, held, LINE);
+    assert_eq!((outcome, rig.values(&segments)), (ReadOutcome::Ready, vec![7; 8]));
+    rig.release(&segments);
+    let mut rig = Rig::new(64, 1024, Mode::WriteThrough);
+    rig.shard.volume_mut(VOLUME).set_hold_out(hold_out);
+    assert_eq!(rig.write(1, held, LINE, 7), WriteOutcome::Started);
+    rig.complete_all();
+    assert_eq!(rig.shard.volume(VOLUME).counters().writes_through_hold_out, 1);
+}
+
 #[test]
 fn only_the_chosen_regions_are_held_out() {
     let mut rig = Rig::new(64, 1024, Mode::WriteThrough);

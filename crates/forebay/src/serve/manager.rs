@@ -1,6 +1,7 @@
 //! Carries out the requests of the control server and of signals on the runtime.
 
 pub(super) mod add;
+pub(super) mod analyses;
 mod device;
 mod leave;
 pub(super) mod listeners;

@@ -187,6 +187,7 @@ fn complete_start(
     may_be_missing: Vec<VolumeSpec>,
     in_use_wait: Duration,
 ) -> anyhow::Result<Vec<BoundMonitor>> {
+    manager::analyses::describe(daemon);
     manager::missing::add_all(daemon, may_be_missing, in_use_wait)
         .context("cannot start a thread for a volume that may be missing")?;
     daemon.log_ratio();

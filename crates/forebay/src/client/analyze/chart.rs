@@ -1,20 +1,30 @@
 //! A line chart as inline SVG.
 
+use forebay_api::AnalysisPhase;
 use std::fmt::Write;
 
 /// A line of a chart. A gap is where a value is missing.
 pub(super) struct Series {
     pub(super) label: &'static str,
-    pub(super) color: &'static str,
+    /// Its class in the page's style, which has its colour.
+    pub(super) class: &'static str,
     pub(super) points: Vec<(f64, Option<f64>)>,
 }
 
+/// What the horizontal axes of all charts show.
+pub(super) struct TimeAxis {
+    /// The phases and their ends, in seconds.
+    pub(super) ends: Vec<(AnalysisPhase, f64)>,
+    /// Times of the clock, and when they were, in seconds.
+    pub(super) times: Vec<(String, f64)>,
+}
+
 const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 220.0;
+const HEIGHT: f64 = 236.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 34.0;
-const BOTTOM: f64 = 26.0;
+const BOTTOM: f64 = 42.0;
 /// Horizontal lines of the grid.
 const LINES: u32 = 4;
 
@@ -25,16 +35,16 @@ pub(super) enum Scale {
     Binary,
 }
 
-/// Draws a chart. `ends` has a label and the end of each phase, in seconds; `show` formats a value.
+/// Draws a chart. `show` formats a value.
 pub(super) fn chart(
     title: &str,
     series: &[Series],
-    ends: &[(String, f64)],
+    axis: &TimeAxis,
     (scale, show): (Scale, fn(f64) -> String),
 ) -> String {
     let values = series.iter().flat_map(|one| one.points.iter().filter_map(|point| point.1));
     let highest = values.fold(0.0, f64::max);
-    let (top, end_s) = (nice(highest, scale), ends.last().map_or(1.0, |end| end.1).max(1e-9));
+    let (top, end_s) = (nice(highest, scale), axis.ends.last().map_or(1.0, |end| end.1).max(1e-9));
     let x = |seconds: f64| LEFT + (WIDTH - LEFT - RIGHT) * seconds / end_s;
     let y = |value: f64| HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top;
     let mut svg = format!(
@@ -55,11 +65,11 @@ pub(super) fn chart(
         ));
     }
     let mut from = 0.0;
-    for (label, to) in ends.iter().filter(|(_, end)| *end > 0.0) {
+    for (phase, to) in axis.ends.iter().filter(|(_, end)| *end > 0.0) {
         let (at, middle) = (x(*to), x(f64::midpoint(from, *to)));
         if *to > from {
             add(format!(
-                "<text x=\"{middle:.1}\" y=\"{:.1}\" class=\"phase\">{label}</text>",
+                "<text x=\"{middle:.1}\" y=\"{:.1}\" class=\"phase\">{phase}</text>",
                 HEIGHT - 8.0
             ));
         }
@@ -71,11 +81,21 @@ pub(super) fn chart(
         }
         from = *to;
     }
-    let mut legend = LEFT;
-    for Series { label, color, points } in series {
-        add(format!("<path d=\"{}\" class=\"line\" stroke=\"{color}\"/>", path(points, x, y)));
+    for (time, seconds) in &axis.times {
+        let at = x(*seconds);
         add(format!(
-            "<rect x=\"{legend:.1}\" y=\"20\" width=\"14\" height=\"4\" fill=\"{color}\"/>\
+            "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" class=\"grid\"/>\
+             <text x=\"{at:.1}\" y=\"{:.1}\" class=\"time\">{time}</text>",
+            HEIGHT - BOTTOM,
+            HEIGHT - BOTTOM + 4.0,
+            HEIGHT - BOTTOM + 15.0
+        ));
+    }
+    let mut legend = LEFT;
+    for Series { label, class, points } in series {
+        add(format!("<path d=\"{}\" class=\"line {class}\"/>", path(points, x, y)));
+        add(format!(
+            "<rect x=\"{legend:.1}\" y=\"20\" width=\"14\" height=\"4\" class=\"{class}\"/>\
              <text x=\"{:.1}\" y=\"26\" class=\"label\">{label}</text>",
             legend + 18.0
         ));

@@ -1,17 +1,15 @@
 //! Compares response times of requests that the cache has served with those of requests that were
 //! held out. Pure: its only input are counts and sums.
 //!
-//! Each interval of an analysis has its own held-out regions, so intervals are independent. The
-//! requests in one interval are not: they use the same few regions, at the same time of the day.
-//! Intervals are therefore the unit of the statistics: their number, not that of requests,
-//! determines how certain a result is.
+//! Each interval of an analysis has its own held-out regions, and is the unit of the statistics
+//! (`estimate`).
 //!
 //! Each held-out request is compared with the mean of the served requests of the same stratum (kind
 //! and class of size) and interval. So a different mix of sizes, or a different load at another
 //! time, does not count as a difference in speed. The ratio is that of the sums over all intervals,
 //! each weighted so that it counts as if requests had been compared throughout.
-//! Its confidence interval comes from the jackknife: the ratio is computed without each interval in
-//! turn, and Student's t is applied. Nothing is drawn at random.
+
+use super::estimate::{Estimate, LogRatio};
 
 /// Requests of a stratum and the sum of their response times in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -21,9 +19,9 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    fn add(&mut self, other: Self) {
-        self.requests += other.requests;
-        self.seconds += other.seconds;
+    pub(crate) fn plus(self, other: Self) -> Self {
+        let seconds = self.seconds + other.seconds;
+        Self { requests: self.requests + other.requests, seconds }
     }
 
     fn without(self, other: Self) -> Self {
@@ -31,7 +29,7 @@ impl Times {
         Self { requests: self.requests - other.requests, seconds }
     }
 
-    fn mean(self) -> f64 {
+    pub(crate) fn mean(self) -> f64 {
         self.seconds / self.requests as f64
     }
 
@@ -60,6 +58,20 @@ pub(crate) struct Interval {
 }
 
 impl Interval {
+    /// Its requests of all strata that the cache has served.
+    pub(crate) fn served(&self) -> Times {
+        self.sum(|pair| pair.served)
+    }
+
+    /// Its requests of all strata that were held out.
+    pub(crate) fn held(&self) -> Times {
+        self.sum(|pair| pair.held)
+    }
+
+    fn sum(&self, side: fn(&Pair) -> Times) -> Times {
+        self.pairs.iter().map(side).fold(Times::default(), Times::plus)
+    }
+
     /// Its strata and their numbers, weighted.
     fn weighted(&self) -> impl Iterator<Item = (usize, Pair)> + '_ {
         let weighted = |pair: &Pair| Pair {
@@ -78,42 +90,16 @@ pub(crate) const HELD_MIN: u64 = 50;
 const STRATUM_MIN: u64 = 10;
 /// An interval with fewer held-out or fewer served requests cannot be the worst one.
 const WORST_REQUESTS_MIN: u64 = 5;
-/// A smaller difference counts as none. The comparison itself has errors of this size: held-out
-/// requests find the disk less loaded, because the cache takes the others.
-pub(crate) const MARGIN: f64 = 0.02;
 /// The worst interval is exceptional if its ratio is below the median by more than this many
 /// standard deviations, on a logarithmic scale.
 const EXCEPTIONAL_DEVIATIONS: f64 = 4.0;
-
-/// A value with its 95 % confidence interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Estimate {
-    pub(crate) value: f64,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
-}
-
-/// What a comparison says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// The cache makes requests faster: the whole confidence interval is above 1 plus the margin.
-    Faster,
-    /// The cache makes requests slower: the whole confidence interval is below 1 minus the margin.
-    Slower,
-    /// The data shows neither.
-    NoMeasurableBenefit,
-    /// There is too little data for an estimate.
-    TooLittleData,
-    /// Nothing was held out, although there were enough requests.
-    NotCompared,
-}
 
 /// The interval in which served requests were slowest compared with its held-out ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Worst {
     /// Its index.
     pub(crate) at: usize,
-    /// How many times faster the cache was in it; below 1, it was slower.
+    /// How many times as fast served requests were in it.
     pub(crate) ratio: f64,
     pub(crate) served_mean: f64,
     pub(crate) held_mean: f64,
@@ -124,9 +110,8 @@ pub(crate) struct Worst {
 /// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Comparison {
-    pub(crate) verdict: Verdict,
-    /// How many times faster the cache is: the held-out mean divided by the served one. `None` if
-    /// there is too little data.
+    /// How many times as fast served requests are: the held-out mean divided by the served one.
+    /// `None` if there is too little data.
     pub(crate) ratio: Option<Estimate>,
     /// The mean response time of held-out requests, in seconds.
     pub(crate) held_mean: f64,
@@ -150,10 +135,9 @@ pub(crate) fn compare(intervals: &[Interval]) -> Comparison {
     let sum = matched.iter().fold(Matched::default(), |sum, one| sum.plus(*one));
     let enough = matched.iter().filter(|one| one.requests > 0).count();
     let ratio = (enough >= INTERVALS_MIN && sum.requests >= HELD_MIN)
-        .then(|| jackknife(&matched, enough))
+        .then(|| over_intervals(&matched))
         .flatten();
     Comparison {
-        verdict: ratio.as_ref().map_or(Verdict::TooLittleData, verdict),
         ratio,
         held_mean: sum.mean(sum.held_seconds),
         served_mean: sum.mean(sum.served_seconds),
@@ -216,20 +200,24 @@ impl Matched {
     }
 }
 
-/// The ratio over all intervals, of which `enough` have requests to compare.
-fn jackknife(matched: &[Matched], enough: usize) -> Option<Estimate> {
+/// The ratio over all intervals.
+fn over_intervals(matched: &[Matched]) -> Option<Estimate> {
     let log = |skipped: Option<usize>| {
         let kept = matched.iter().enumerate().filter(|(at, _)| Some(*at) != skipped);
         kept.fold(Matched::default(), |sum, (_, one)| sum.plus(*one)).log_ratio()
     };
     let used = (0..matched.len()).filter(|&at| matched[at].requests > 0);
     let without = used.map(|at| log(Some(at))).collect::<Option<Vec<f64>>>()?;
-    Some(estimate(log(None)?, standard_error(&without), enough))
+    LogRatio::jackknife(log(None)?, &without).map(Estimate::of)
 }
 
-/// How many times faster the served requests of `later` are than the held-out ones of `earlier`,
-/// two independent lists of intervals of the same strata. `None` if there is too little data.
+/// How many times as fast the served requests of `later` are as the held-out ones of `earlier`, two
+/// independent lists of intervals of the same strata. `None` if there is too little data.
 pub(crate) fn compare_phases(earlier: &[Interval], later: &[Interval]) -> Option<Estimate> {
+    let is_enough = has_enough(earlier, Interval::held) && has_enough(later, Interval::served);
+    if !is_enough {
+        return None;
+    }
     let (before, after) = (total(earlier), total(later));
     let enough = |times: Times| times.requests >= STRATUM_MIN;
     let used: Vec<usize> = (0..before.len().min(after.len()))
@@ -244,21 +232,16 @@ pub(crate) fn compare_phases(earlier: &[Interval], later: &[Interval]) -> Option
         });
         (sums.1 > 0.0 && sums.0 > 0.0).then(|| (sums.0 / sums.1).ln())
     };
-    let before = jackknife_log(earlier, |total| mean(total, |pair| pair.held))?;
-    let after = jackknife_log(later, |total| mean(total, |pair| pair.served))?;
-    let fewest = earlier.len().min(later.len());
-    let error = before.1.hypot(after.1);
-    Some(estimate(before.0 - after.0, error, fewest))
+    let before = mean_over_intervals(earlier, |total| mean(total, |pair| pair.held))?;
+    let after = mean_over_intervals(later, |total| mean(total, |pair| pair.served))?;
+    Some(Estimate::of(before.over(after)))
 }
 
-fn verdict(ratio: &Estimate) -> Verdict {
-    if ratio.low > 1.0 + MARGIN {
-        Verdict::Faster
-    } else if ratio.high < 1.0 - MARGIN {
-        Verdict::Slower
-    } else {
-        Verdict::NoMeasurableBenefit
-    }
+/// Whether one side of the intervals of a phase has enough requests for an estimate.
+fn has_enough(intervals: &[Interval], side: fn(&Interval) -> Times) -> bool {
+    let counts: Vec<u64> = intervals.iter().map(|one| side(one).requests).collect();
+    let filled = counts.iter().filter(|requests| **requests > 0).count();
+    filled >= INTERVALS_MIN && counts.iter().sum::<u64>() >= HELD_MIN
 }
 
 /// The weighted sums of all intervals.
@@ -266,17 +249,17 @@ fn total(intervals: &[Interval]) -> Vec<Pair> {
     let strata = intervals.iter().map(|interval| interval.pairs.len()).max().unwrap_or_default();
     let mut total = vec![Pair::default(); strata];
     for (at, pair) in intervals.iter().flat_map(Interval::weighted) {
-        total[at].served.add(pair.served);
-        total[at].held.add(pair.held);
+        total[at].served = total[at].served.plus(pair.served);
+        total[at].held = total[at].held.plus(pair.held);
     }
     total
 }
 
-/// The logarithm of a ratio, and its standard error.
-fn jackknife_log(
+/// The logarithm of a mean over all intervals.
+fn mean_over_intervals(
     intervals: &[Interval],
     log: impl Fn(&[Pair]) -> Option<f64>,
-) -> Option<(f64, f64)> {
+) -> Option<LogRatio> {
     let total = total(intervals);
     let value = log(&total)?;
     let mut without = Vec::with_capacity(intervals.len());
@@ -288,30 +271,7 @@ fn jackknife_log(
         }
         without.push(log(&rest)?);
     }
-    (without.len() > 1).then(|| (value, standard_error(&without)))
-}
-
-/// The standard error of a value, from the values without each interval in turn.
-fn standard_error(without: &[f64]) -> f64 {
-    let count = without.len() as f64;
-    let mean = without.iter().sum::<f64>() / count;
-    let squares: f64 = without.iter().map(|one| (one - mean).powi(2)).sum();
-    ((count - 1.0) / count * squares).sqrt()
-}
-
-fn estimate(log: f64, error: f64, intervals: usize) -> Estimate {
-    let reach = student_t(intervals.saturating_sub(1).max(1) as f64) * error;
-    Estimate { value: log.exp(), low: (log - reach).exp(), high: (log + reach).exp() }
-}
-
-/// The quantile 0.975 of Student's distribution, exact to 0.1 % from 7 degrees of freedom on.
-fn student_t(freedom: f64) -> f64 {
-    let z = 1.959_964_f64;
-    let (z3, z5, z7) = (z.powi(3), z.powi(5), z.powi(7));
-    // The expansion of Cornish and Fisher.
-    z + (z3 + z) / (4.0 * freedom)
-        + (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * freedom.powi(2))
-        + (3.0 * z7 + 19.0 * z5 + 17.0 * z3 - 15.0 * z) / (384.0 * freedom.powi(3))
+    LogRatio::jackknife(value, &without)
 }
 
 /// The interval with the lowest ratio.

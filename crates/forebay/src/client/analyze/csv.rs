@@ -1,13 +1,14 @@
 //! The intervals of an analysis as CSV: a line for each volume and interval.
 
 use super::figures::{AnalysisReport, Figures, sides};
+use forebay_api::AnalysisPhase;
 use std::fmt::Write;
 
 const HEAD: &str = "volume,phase,begun_at,seconds,reads,writes,read_bytes,write_bytes,read_hits,\
     deferred_writes,read_mean_us,read_p99_us,write_mean_us,write_p99_us,normalised_iops,\
     disk_reads,disk_writes,disk_read_bytes,disk_write_bytes,disk_busy,disk_queue,cpu,\
     prefetch_used_bytes,preload_used_bytes,gathered_writes,gathered_ios,served_mean_us,\
-    held_out_mean_us\n";
+    held_out_mean_us,times_as_fast\n";
 
 pub(super) fn table(report: &AnalysisReport) -> String {
     let mut text = HEAD.to_owned();
@@ -16,6 +17,7 @@ pub(super) fn table(report: &AnalysisReport) -> String {
             let one = &point.volume;
             let figures = Figures::of_point(point);
             let [served, held] = sides(one);
+            let is_compared = point.phase != AnalysisPhase::Measure;
             let micros = |seconds: Option<f64>| cell(seconds.map(|seconds| seconds * 1e6));
             let cells = [
                 quoted(&volume.name),
@@ -46,6 +48,8 @@ pub(super) fn table(report: &AnalysisReport) -> String {
                 one.gathered_ios.to_string(),
                 micros(served),
                 micros(held),
+                // A request that was in flight as the phase began would be compared with all.
+                cell(is_compared.then(|| Some(held? / served?)).flatten()),
             ];
             writeln!(text, "{}", cells.join(",")).expect("writing to a string does not fail");
         }

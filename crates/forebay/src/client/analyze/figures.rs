@@ -1,9 +1,10 @@
 //! What a report says, computed from the counters of an analysis.
 
-use super::comparison::{
-    Comparison, Estimate, HELD_MIN, Interval, Pair, Times, Verdict, compare, compare_phases,
+use super::comparison::{Interval, Pair, Times, Worst, compare};
+use super::judgement::{Judgement, Terms, Whole};
+use forebay_api::{
+    Analysis, AnalysisBatch, AnalysisPhase, AnalysisVolume, AnalyzedVolume, SizeTimes,
 };
-use forebay_api::{Analysis, AnalysisBatch, AnalysisPhase, AnalysisVolume, SizeTimes};
 use std::collections::BTreeSet;
 
 /// The classes of sizes, the first one up to 512 bytes.
@@ -18,13 +19,15 @@ pub(super) struct AnalysisReport {
 /// What the analysis says about a volume.
 pub(super) struct VolumeReport {
     pub(super) name: String,
-    /// All requests together.
-    pub(super) all: Comparison,
-    pub(super) reads: Comparison,
-    pub(super) writes: Comparison,
-    /// How many times faster the phase `accelerate` is than `measure`, if both have data.
-    pub(super) phases: Option<Estimate>,
-    /// When the worst interval began.
+    /// Its configuration; `None` if an earlier version has begun the analysis.
+    pub(super) judged: Option<AnalyzedVolume>,
+    /// All requests that are compared, together.
+    pub(super) whole: Whole,
+    pub(super) reads: Judgement,
+    pub(super) writes: Judgement,
+    /// The interval in which served requests were slowest compared with its held-out ones.
+    pub(super) worst: Option<Worst>,
+    /// When it began.
     pub(super) worst_at: Option<String>,
     /// Its figures in each phase.
     pub(super) sums: [Sums; 3],
@@ -53,6 +56,8 @@ pub(super) struct Sums {
     /// The sums of the response times in seconds.
     pub(super) read_seconds: f64,
     pub(super) write_seconds: f64,
+    /// Reads that were held out.
+    held_reads: u64,
 }
 
 impl CurvePoint {
@@ -69,7 +74,13 @@ impl AnalysisReport {
             analysis.batches.iter().flat_map(|b| b.volumes.iter().map(|v| &v.name)).collect();
         let share = f64::from(analysis.status.request.hold_out_percent) / 100.0;
         let volumes = names.into_iter();
-        let volumes = volumes.map(|name| VolumeReport::of(name, &analysis.batches, share));
+        let subject = analysis.status.subject.as_ref();
+        let volumes = volumes.map(|name| VolumeReport {
+            judged: subject.and_then(|subject| {
+                subject.volumes.iter().find(|volume| volume.name == *name).cloned()
+            }),
+            ..VolumeReport::of(name, &analysis.batches, share)
+        });
         let volumes = volumes.collect();
         Self { analysis, volumes }
     }
@@ -83,6 +94,40 @@ impl AnalysisReport {
             (phase, end)
         });
         ends.to_vec()
+    }
+}
+
+/// The most times of the clock on the axis of a chart.
+const TIMES_MAX: usize = 6;
+/// In a longer analysis, in seconds, the times of the clock need no seconds, or need a date.
+const WITHOUT_SECONDS: f64 = 20.0 * 60.0;
+const WITH_DATE: f64 = 20.0 * 3600.0;
+
+impl AnalysisReport {
+    /// Times of the clock at which intervals began, with the seconds from the beginning. The server
+    /// may not have run between two of them, so they need not be at equal distances of the clock.
+    pub(super) fn times(&self) -> Vec<(String, f64)> {
+        let batches = &self.analysis.batches;
+        let whole: f64 = batches.iter().map(|batch| batch.seconds).sum();
+        let (mut times, mut at_s) = (Vec::<(String, f64)>::new(), 0.0);
+        for batch in batches {
+            if at_s >= whole * times.len() as f64 / TIMES_MAX as f64 {
+                times.push((clock(&batch.begun_at, whole), at_s));
+            }
+            at_s += batch.seconds;
+        }
+        times
+    }
+}
+
+/// The part of a time in UTC (`2026-02-28T13:00:00Z`) that is worth showing.
+fn clock(at: &str, whole_s: f64) -> String {
+    let (date, time) = at.split_once('T').unwrap_or_default();
+    let (day, minute) = (date.get(5..).unwrap_or_default(), time.get(..5).unwrap_or_default());
+    match whole_s {
+        whole if whole < WITHOUT_SECONDS => time.trim_end_matches('Z').to_owned(),
+        whole if whole < WITH_DATE => minute.to_owned(),
+        _ => format!("{day} {minute}"),
     }
 }
 
@@ -105,70 +150,44 @@ impl VolumeReport {
         }
         let of_phase =
             |phase| points.iter().filter(move |point: &&CurvePoint| point.phase == phase);
-        let intervals = |phase, strata: fn(&AnalysisVolume) -> Vec<Pair>| -> Vec<Interval> {
-            let interval = |point: &CurvePoint| Interval {
-                weight: 1.0 / point.compared_part(),
-                pairs: strata(&point.volume),
-            };
-            of_phase(phase).map(interval).collect()
-        };
-        let with = |strata| compare(&intervals(AnalysisPhase::Accelerate, strata));
-        let all = with(all_strata);
-        let phases = compare_phases(
-            &intervals(AnalysisPhase::Measure, all_strata),
-            &intervals(AnalysisPhase::Accelerate, all_strata),
-        );
-        let worst = all.worst.and_then(|worst| of_phase(AnalysisPhase::Accelerate).nth(worst.at));
-        let worst_at = worst.map(|point| point.begun_at.clone());
+        let accelerate = AnalysisPhase::Accelerate;
         let sums = AnalysisPhase::ALL.map(|phase| Sums::of(of_phase(phase)));
-        let (reads, mut writes) = (with(read_strata), with(write_strata));
-        // The server leaves the writes of some volumes out of the comparison.
-        if writes.held == 0 && writes.served as f64 * share >= HELD_MIN as f64 {
-            writes.verdict = Verdict::NotCompared;
-        }
-        Self { name: name.to_owned(), all, reads, writes, phases, worst_at, sums, points }
-    }
-
-    /// The verdict in words.
-    pub(super) fn verdict(&self) -> String {
-        verdict(&self.all)
-    }
-}
-
-/// The verdict of a comparison in words.
-pub(super) fn verdict(comparison: &Comparison) -> String {
-    let ratio = comparison.ratio.unwrap_or(Estimate { value: 1.0, low: 1.0, high: 1.0 });
-    let Estimate { value, low, high } = ratio;
-    match comparison.verdict {
-        Verdict::Faster => {
-            let [value, low, high] = [value, low, high].map(times);
-            format!("{value} times faster (95 % interval {low} to {high})")
-        }
-        Verdict::Slower => {
-            // The reciprocal: "2 times slower" reads better than "0.5 times faster".
-            let [value, low, high] = [1.0 / value, 1.0 / high, 1.0 / low].map(times);
-            format!("{value} times slower (95 % interval {low} to {high})")
-        }
-        Verdict::NoMeasurableBenefit => {
-            let [value, low, high] = [value, low, high].map(times);
-            format!("no measurable benefit ({value} times as fast, 95 % interval {low} to {high})")
-        }
-        Verdict::TooLittleData => "too little data for a verdict".to_owned(),
-        Verdict::NotCompared => {
-            "not compared: a journal, a UPS or their order makes them wait for more than they \
-             would without a cache"
-                .to_owned()
-        }
+        let is_deferred = sums[2].volume.deferred_writes > 0;
+        let terms = Terms {
+            is_deferred: false,
+            share,
+            busy: sums[2].figures().disk_busy.unwrap_or_default().min(1.0),
+            added_io: sums[2].added_io(),
+        };
+        let reads = judgement(&points, read_strata, terms);
+        let writes = judgement(&points, write_strata, Terms { is_deferred, ..terms });
+        let paired = if is_deferred { read_strata } else { all_strata };
+        let worst = compare(&intervals(&points, accelerate, paired)).worst;
+        let worst_at = worst.and_then(|worst| of_phase(accelerate).nth(worst.at));
+        let worst_at = worst_at.map(|point| point.begun_at.clone());
+        let whole = Whole::of(&reads, &writes);
+        let (name, judged) = (name.to_owned(), None);
+        Self { name, judged, whole, reads, writes, worst, worst_at, sums, points }
     }
 }
 
-/// A ratio with about three digits.
-pub(super) fn times(ratio: f64) -> String {
-    match ratio {
-        ratio if ratio >= 100.0 => format!("{ratio:.0}"),
-        ratio if ratio >= 10.0 => format!("{ratio:.1}"),
-        ratio => format!("{ratio:.2}"),
-    }
+/// The strata of an interval, of a kind of requests.
+type Strata = fn(&AnalysisVolume) -> Vec<Pair>;
+
+/// What the intervals say about a kind of requests.
+fn judgement(points: &[CurvePoint], strata: Strata, terms: Terms) -> Judgement {
+    let measure = intervals(points, AnalysisPhase::Measure, strata);
+    Judgement::of(&measure, &intervals(points, AnalysisPhase::Accelerate, strata), terms)
+}
+
+/// The intervals of a phase. Those of `measure` in which older writes were destaged are left out.
+fn intervals(points: &[CurvePoint], phase: AnalysisPhase, strata: Strata) -> Vec<Interval> {
+    let of_phase = points.iter().filter(|point| point.phase == phase);
+    let usable =
+        of_phase.filter(|point| phase != AnalysisPhase::Measure || !point.volume.is_writing_back());
+    usable
+        .map(|point| Interval { weight: 1.0 / point.compared_part(), pairs: strata(&point.volume) })
+        .collect()
 }
 
 impl Sums {
@@ -182,6 +201,7 @@ impl Sums {
             sums.read_seconds += mean_seconds(&more.read_latency) * more.read_latency.count as f64;
             sums.write_seconds +=
                 mean_seconds(&more.write_latency) * more.write_latency.count as f64;
+            sums.held_reads += more.held_reads.iter().map(|class| class.requests).sum::<u64>();
             let sum = &mut sums.volume;
             sum.reads += more.reads;
             sum.writes += more.writes;
@@ -201,6 +221,16 @@ impl Sums {
             sum.gathered_ios += more.gathered_ios;
         }
         sums
+    }
+
+    /// The part of the disk's I/Os that it had only because reads were held out that the cache
+    /// would have served.
+    fn added_io(&self) -> f64 {
+        let Self { volume, .. } = self;
+        let hit_part = volume.read_hits as f64 / volume.reads.max(1) as f64;
+        let more = self.held_reads as f64 * hit_part;
+        let ios = (volume.disk_reads + volume.disk_writes) as f64;
+        (more / (ios * self.compared_seconds / self.seconds).max(1.0)).min(1.0)
     }
 
     /// The figures of the phase; `None` where there is nothing to divide by.

@@ -1,9 +1,12 @@
 //! The report as JSON: its results, and the counters that they are computed from.
 
-use super::comparison::{Comparison, Estimate, Verdict};
-use super::figures::{AnalysisReport, Sums, VolumeReport, verdict};
+use super::comparison::{Comparison, Worst};
+use super::estimate::Estimate;
+use super::figures::{AnalysisReport, Sums, VolumeReport};
+use super::judgement::{Judgement, Requests, Verdict};
 use super::text::causes;
-use forebay_api::AnalysisPhase;
+use super::words;
+use forebay_api::{AnalysisPhase, AnalyzedVolume};
 use serde_json::{Map, Value, json};
 
 pub(super) fn document(report: &AnalysisReport) -> String {
@@ -22,42 +25,64 @@ fn volume(volume: &VolumeReport) -> Value {
         .zip(&volume.sums)
         .map(|(phase, sums)| (phase.to_string(), figures(sums)))
         .collect();
+    let judged = volume.judged.as_ref();
     json!({
         "name": volume.name,
-        "verdict": volume.verdict(),
-        "all": comparison(&volume.all),
-        "reads": comparison(&volume.reads),
-        "writes": comparison(&volume.writes),
-        "accelerate_beside_measure": volume.phases.map(estimate),
-        "worst_interval_at": volume.worst_at,
+        "verdict": words::headline(volume),
+        "kind": kind(volume.whole.verdict),
+        "of": match volume.whole.of {
+            Requests::All => "all",
+            Requests::Reads => "reads",
+            Requests::Writes => "writes",
+        },
+        "times_as_fast": volume.whole.ratio.map(estimate),
+        "reads": judgement(&volume.reads, judged),
+        "writes": judgement(&volume.writes, judged),
+        "worst_interval": volume.worst.map(|one| worst(&one, volume.worst_at.as_deref())),
         "phases": phases,
         "causes": causes(&volume.sums[2]),
     })
 }
 
-fn comparison(comparison: &Comparison) -> Value {
-    let kind = match comparison.verdict {
-        Verdict::Faster => "faster",
-        Verdict::Slower => "slower",
+const fn kind(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Benefit => "benefit",
+        Verdict::Harm => "harm",
         Verdict::NoMeasurableBenefit => "no-measurable-benefit",
         Verdict::TooLittleData => "too-little-data",
         Verdict::NotCompared => "not-compared",
-    };
+    }
+}
+
+fn judgement(judgement: &Judgement, judged: Option<&AnalyzedVolume>) -> Value {
     json!({
-        "kind": kind,
-        "verdict": verdict(comparison),
-        "times_faster": comparison.ratio.map(estimate),
+        "kind": kind(judgement.verdict),
+        "verdict": words::verdict(judgement, judged),
+        "times_as_fast": judgement.ratio.map(estimate),
+        "with_held_out_regions": comparison(&judgement.held_out),
+        "with_phase_measure": judgement.measure.map(estimate),
+        "acknowledged_from_memory": judgement.is_deferred,
+    })
+}
+
+fn comparison(comparison: &Comparison) -> Value {
+    json!({
+        "times_as_fast": comparison.ratio.map(estimate),
         "mean_with_cache_seconds": comparison.served_mean,
         "mean_without_cache_seconds": comparison.held_mean,
         "served_requests": comparison.served,
         "held_out_requests": comparison.held,
         "comparable_part": comparison.covered,
-        "worst": comparison.worst.map(|worst| json!({
-            "times_faster": worst.ratio,
-            "mean_with_cache_seconds": worst.served_mean,
-            "mean_without_cache_seconds": worst.held_mean,
-            "exceptional": worst.is_exceptional,
-        })),
+    })
+}
+
+fn worst(worst: &Worst, at: Option<&str>) -> Value {
+    json!({
+        "begun_at": at,
+        "times_as_fast": worst.ratio,
+        "mean_with_cache_seconds": worst.served_mean,
+        "mean_without_cache_seconds": worst.held_mean,
+        "exceptional": worst.is_exceptional,
     })
 }
 

@@ -4,10 +4,15 @@ mod chart;
 mod comparison;
 mod confirm;
 mod csv;
+mod estimate;
 mod figures;
 mod html;
 mod json;
+mod judgement;
+#[cfg(test)]
+mod random;
 mod text;
+mod words;
 
 pub(crate) use comparison::INTERVALS_MIN;
 
@@ -40,9 +45,9 @@ pub(crate) enum AnalyzeCommand {
     /// Stop the analysis: the cache works fully again, and the report shows what there is
     Stop(StateArguments),
     /// Report what the analysis has found so far
-    #[command(long_about = "Report what the analysis has found so far: whether the cache makes \
-        requests faster, how sure that is, and how it came about. Prints a summary unless files \
-        are named.")]
+    #[command(long_about = "Report what the analysis has found so far: how many times as fast \
+        requests are with the cache, how sure that is, and how it came about. Prints a summary \
+        unless files are named.")]
     Report(ReportArguments),
 }
 

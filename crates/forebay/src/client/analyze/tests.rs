@@ -2,8 +2,8 @@
 
 use super::*;
 use forebay_api::{
-    Analysis, AnalysisBatch, AnalysisInterruption, AnalysisPhase, AnalysisStatus, AnalysisVolume,
-    LatencySummary, SizeTimes,
+    Analysis, AnalysisBatch, AnalysisInterruption, AnalysisPhase, AnalysisStatus, AnalysisSubject,
+    AnalysisVolume, AnalyzedVolume, LatencySummary, SizeTimes,
 };
 
 /// Names may have any characters.
@@ -60,24 +60,25 @@ fn analysis(held_ms: f64) -> Analysis {
 }
 
 #[test]
-fn the_summary_says_how_many_times_faster_and_how_sure_that_is() {
+fn the_summary_says_how_many_times_as_fast_and_how_sure_that_is() {
     let text = text::summary(&AnalysisReport::of(analysis(8.0)));
-    let expected = format!("volume '{NAME}': 8.12 times faster (95 % interval 8.0");
-    assert!(text.contains(&expected), "{text}");
+    let claim = "reads are 8.12 times as fast with the cache as without it (95 % interval 7.";
+    assert!(text.contains(&format!("volume '{NAME}': {claim}")), "{text}");
+    assert!(text.contains("with held-out regions: 8.12 times as fast"), "{text}");
     assert!(text.contains("mean 1.00 ms with the cache, 8.12 ms without"), "{text}");
     assert!(text.contains("100 % comparable"), "{text}");
     assert!(text.contains("of the reads were hits"), "{text}");
     assert!(!text.contains("writes:"), "there are none: {text}");
-    assert!(text.contains("compared with the phase 'measure': 8.1"), "{text}");
+    assert!(text.contains("with the phase 'measure': 8.1"), "{text}");
 }
 
 #[test]
-fn no_measurable_benefit_and_slower_are_verdicts() {
+fn no_measurable_benefit_and_harm_are_verdicts() {
     let none = text::summary(&AnalysisReport::of(analysis(1.0)));
-    assert!(none.contains("': no measurable benefit (1.0"), "{none}");
-    let slower = text::summary(&AnalysisReport::of(analysis(0.25)));
-    assert!(slower.contains("': 3.9") && slower.contains(" times slower (95 %"), "{slower}");
-    assert!(slower.contains("slower than without the cache"), "{slower}");
+    assert!(none.contains("': no measurable benefit: reads are 1.0"), "{none}");
+    let harm = text::summary(&AnalysisReport::of(analysis(0.25)));
+    assert!(harm.contains("': the cache does harm: reads are 0.25 times as fast"), "{harm}");
+    assert!(harm.contains("slower than without the cache"), "{harm}");
 }
 
 #[test]
@@ -114,7 +115,7 @@ fn the_page_loads_nothing_and_escapes_names() {
     assert!(page.contains("Volume =&lt;b&gt;&amp;&quot;x") && !page.contains("<b>&"), "{page}");
     assert_eq!(page.matches("<svg").count(), 9);
     assert_eq!((page.matches("<svg").count(), page.matches("</svg>").count()), (9, 9));
-    assert!(page.contains("8.12 times faster") && page.contains("@media print"));
+    assert!(page.contains("8.12 times as fast") && page.contains("@media print"));
     assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
     let missing = page.lines().filter(|line| line.contains("<path d=\"\"")).count();
     assert_eq!(missing, 1, "only writes have no line");
@@ -126,6 +127,8 @@ fn the_table_and_the_document_have_every_interval() {
     let table = csv::table(&report);
     let columns: Vec<usize> = table.lines().map(|line| line.matches(',').count()).collect();
     assert_eq!(columns, [columns[0]; 37]);
+    let ratios: Vec<&str> = table.lines().filter_map(|line| line.rsplit(',').next()).collect();
+    assert_eq!((ratios[0], ratios[1], ratios[13]), ("times_as_fast", "", "8.000"));
     assert!(
         table.contains("\"'=<b>&\"\"x\",measure,2026-02-28T13:00:00Z,60.000,1000,0"),
         "{table}"
@@ -133,10 +136,10 @@ fn the_table_and_the_document_have_every_interval() {
     let document: serde_json::Value = serde_json::from_str(&json::document(&report)).unwrap();
     assert_eq!(document["batches"].as_array().unwrap().len(), 36);
     let volume = &document["volumes"][0];
-    assert_eq!(volume["all"]["kind"], "faster");
+    assert_eq!((&volume["kind"], &volume["of"]), (&"benefit".into(), &"all".into()));
     assert_eq!(volume["writes"]["kind"], "too-little-data");
-    let low = volume["all"]["times_faster"]["low_95"].as_f64().unwrap();
-    assert!((7.5..8.2).contains(&low), "{volume}");
+    let low = volume["times_as_fast"]["low_95"].as_f64().unwrap();
+    assert!((7.0..8.2).contains(&low), "{volume}");
 }
 
 /// The server counts no held-out writes of a volume with a journal, for example.
@@ -156,8 +159,162 @@ fn writes_that_are_not_compared_are_no_lack_of_data() {
     let report = with_writes(1000);
     let text = text::summary(&report);
     assert!(text.contains("writes: not compared: a journal, a UPS or their order"), "{text}");
+    assert!(text.contains(": reads are 8."), "of what the verdict is: {text}");
     assert!(html::page(&report).contains("not compared: a journal"));
     assert!(json::document(&report).contains("\"not-compared\""));
+}
+
+/// The reason why writes are not compared is that of the volume.
+#[test]
+fn the_reason_why_writes_are_not_compared_is_that_of_the_configuration() {
+    for (protection, ordered, expected) in [
+        ("journal", false, "a write past the journal waits for the disk's stable storage"),
+        ("journal+ups", false, "a write past the journal"),
+        ("ups", false, "while a UPS protects memory"),
+        ("journal", true, "the volume destages in order"),
+    ] {
+        let mut analysis = judged(analysis(8.0));
+        for batch in &mut analysis.batches {
+            batch.volumes[0].served_writes =
+                vec![SizeTimes { up_to_bytes: 4096, requests: 1000, seconds: 1.0 }];
+        }
+        let subject = analysis.status.subject.as_mut().unwrap();
+        let volume = &mut subject.volumes[0];
+        (volume.protection, volume.ordered) = (protection.to_owned(), ordered);
+        let report = AnalysisReport::of(analysis);
+        for shown in [text::summary(&report), html::page(&report), json::document(&report)] {
+            assert!(shown.contains(expected), "{protection}: {shown}");
+        }
+    }
+}
+
+/// Deferred writes have no counterpart among those held out.
+#[test]
+fn writes_from_memory_are_compared_with_the_phase_measure_and_the_report_says_why() {
+    let mut analysis = analysis(8.0);
+    for batch in &mut analysis.batches {
+        let (volume, requests) = (&mut batch.volumes[0], 1000);
+        let seconds = if batch.phase == AnalysisPhase::Measure { 8.0 } else { 0.02 };
+        let times = vec![SizeTimes { up_to_bytes: 4096, requests, seconds }];
+        match batch.phase {
+            AnalysisPhase::Measure => volume.held_writes = times,
+            _ => (volume.served_writes, volume.deferred_writes) = (times, requests),
+        }
+        (volume.writes, volume.disk_writes) = (requests, 1000);
+    }
+    // The first intervals of the phase `measure` destage what was dirty before.
+    for batch in &mut analysis.batches[..2] {
+        let volume = &mut batch.volumes[0];
+        (volume.destages, volume.held_writes[0].seconds) = (500, 30.0);
+    }
+    let report = AnalysisReport::of(analysis);
+    let text = text::summary(&report);
+    assert!(text.contains("': reads and writes are "), "{text}");
+    assert!(text.contains("not compared with held-out regions: memory acknowledges"), "{text}");
+    let measure = report.volumes[0].writes.measure.unwrap();
+    assert!((measure.value - 400.0).abs() < 1.0, "{measure:?}");
+}
+
+fn judged(analysis: Analysis) -> Analysis {
+    let volume = AnalyzedVolume {
+        name: NAME.into(),
+        backing: "/dev/<disk>".into(),
+        size_bytes: 4 << 40,
+        rotational: Some(true),
+        stripe_bytes: 1 << 20,
+        mode: "write-back".into(),
+        protection: "journal".into(),
+        ordered: false,
+        prefetch: true,
+    };
+    let subject = AnalysisSubject {
+        host: "db<1>".into(),
+        version: "1.2.3".into(),
+        memory_bytes: 64 << 30,
+        volumes: vec![volume],
+    };
+    let status = AnalysisStatus { subject: Some(subject), ..analysis.status };
+    Analysis { status, ..analysis }
+}
+
+#[test]
+fn the_report_says_which_server_and_which_configuration_were_judged() {
+    let report = AnalysisReport::of(judged(analysis(8.0)));
+    let text = text::summary(&report);
+    assert!(text.contains("host db<1>, Forebay 1.2.3, 64 GiB of memory"), "{text}");
+    let configuration = "write-back, protection journal, read-ahead on; disk ";
+    let disk = "of 4.0 TiB, rotating, stripes of 1.0 MiB";
+    assert!(text.contains(&format!("judged: {configuration}/dev/<disk> {disk}")), "{text}");
+    let page = html::page(&report);
+    assert!(page.contains("Host db&lt;1&gt;, Forebay 1.2.3, 64 GiB of memory."), "{page}");
+    assert!(page.contains(&format!("Judged: {configuration}/dev/&lt;disk&gt; {disk}.")), "{page}");
+    let document: serde_json::Value = serde_json::from_str(&json::document(&report)).unwrap();
+    assert_eq!(document["status"]["subject"]["volumes"][0]["protection"], "journal");
+}
+
+#[test]
+fn the_page_has_times_of_the_clock_and_dark_colours() {
+    let page = html::page(&AnalysisReport::of(analysis(8.0)));
+    assert!(page.contains("prefers-color-scheme:dark") && page.contains("color-scheme:light dark"));
+    // Each of 36 intervals begins at a minute of an hour, and the page shows six of them.
+    for time in [">13:00<", ">13:06<"] {
+        assert_eq!(page.matches(time).count() % 9, 0, "{time} in nine charts: {page}");
+        assert!(page.contains(time), "{time}: {page}");
+    }
+    for color in ["#0969da", "#bc4c00"] {
+        assert_eq!(page.matches(color).count(), 1, "only in the light colours");
+    }
+    let of = |seconds: f64| {
+        let mut analysis = analysis(8.0);
+        analysis.batches.iter_mut().for_each(|batch| batch.seconds = seconds);
+        AnalysisReport::of(analysis).times()
+    };
+    let shown = |seconds: f64| of(seconds).iter().map(|time| time.0.clone()).collect::<Vec<_>>();
+    assert_eq!(shown(1.0)[0], "13:00:00");
+    assert_eq!((shown(3600.0)[0].as_str(), of(3600.0).len()), ("02-28 13:00", 6));
+    assert_eq!(of(3600.0)[1].1, 6.0 * 3600.0);
+}
+
+/// Two comparisons that differ are both shown, and the cause is named.
+#[test]
+fn comparisons_that_differ_are_explained() {
+    let mut analysis = analysis(8.0);
+    for batch in &mut analysis.batches {
+        let is_measured = batch.phase == AnalysisPhase::Measure;
+        let volume = &mut batch.volumes[0];
+        volume.disk.wait_seconds = batch.seconds * if is_measured { 3.5 } else { 0.5 };
+        if is_measured {
+            volume.held_reads[0].seconds *= 2.0;
+        }
+    }
+    let report = AnalysisReport::of(analysis);
+    for shown in [text::summary(&report), html::page(&report)] {
+        assert!(shown.contains("3.5 I/Os in flight without the cache and 0.5 with it"), "{shown}");
+    }
+    let ratio = report.volumes[0].whole.ratio.unwrap();
+    assert!(
+        ratio.low < 8.1 && ratio.high > 16.2 && (9.0..14.0).contains(&ratio.value),
+        "{ratio:?}"
+    );
+    let agreeing = text::summary(&AnalysisReport::of(self::analysis(8.0)));
+    assert!(!agreeing.contains("these differ"), "{agreeing}");
+}
+
+/// The elements of a page are closed in the order in which they were opened.
+#[test]
+fn the_page_is_well_formed() {
+    const ALONE: [&str; 3] = ["meta", "line", "rect"];
+    let page = html::page(&AnalysisReport::of(judged(analysis(8.0))));
+    let mut open = Vec::new();
+    for tag in page.split('<').skip(2).filter_map(|rest| rest.split('>').next()) {
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "{tag}");
+        } else if !tag.ends_with('/') && !ALONE.contains(&name) {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The progress and the summary of an analysis, for a terminal.
 
-use super::comparison::{Comparison, Worst};
-use super::figures::{AnalysisReport, Sums, VolumeReport, times, verdict};
-use super::span;
+use super::comparison::Worst;
+use super::figures::{AnalysisReport, Sums, VolumeReport};
+use super::{span, words};
 use forebay_api::{
     AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, Mode, VolumeStatus,
 };
@@ -96,6 +96,9 @@ pub(super) fn interrupted(interruption: &forebay_api::AnalysisInterruption) -> S
 /// The summary of a report.
 pub(super) fn summary(report: &AnalysisReport) -> String {
     let mut text = progress(&report.analysis.status);
+    if let Some(subject) = &report.analysis.status.subject {
+        text += &format!("{}\n", words::server(subject));
+    }
     if let Some(note) = provisional(&report.analysis.status) {
         text += &format!("{note}\n");
     }
@@ -103,7 +106,7 @@ pub(super) fn summary(report: &AnalysisReport) -> String {
         text += "no interval is complete yet\n";
     }
     for volume in &report.volumes {
-        text += &format!("\nvolume '{}': {}\n", volume.name, volume.verdict());
+        text += &format!("\nvolume '{}': {}\n", volume.name, words::headline(volume));
         text += &details(volume);
     }
     text
@@ -122,23 +125,21 @@ pub(super) fn provisional(status: &AnalysisStatus) -> Option<&'static str> {
 
 fn details(volume: &VolumeReport) -> String {
     let mut text = String::new();
-    for (kind, comparison) in [("reads", &volume.reads), ("writes", &volume.writes)] {
-        if comparison.served + comparison.held > 0 {
-            text += &format!("  {kind}: {}\n", verdict(comparison));
-            text += &sides(comparison);
+    if let Some(judged) = &volume.judged {
+        text += &format!("  judged: {}\n", words::configuration(judged));
+    }
+    for (kind, judgement) in [("reads", &volume.reads), ("writes", &volume.writes)] {
+        if judgement.is_empty() {
+            continue;
+        }
+        text += &format!("  {kind}: {}\n", words::verdict(judgement, volume.judged.as_ref()));
+        let lines = words::comparisons(judgement);
+        for line in lines.into_iter().chain(words::disagreement(judgement, &volume.sums)) {
+            text += &format!("    {line}\n");
         }
     }
-    if let Some(worst) = &volume.all.worst {
+    if let Some(worst) = &volume.worst {
         text += &format!("  {}\n", worst_in_words(worst, volume.worst_at.as_deref()));
-    }
-    if let Some(phases) = volume.phases {
-        text += &format!(
-            "  compared with the phase 'measure': {} times as fast ({} to {}), if the load was \
-             the same\n",
-            times(phases.value),
-            times(phases.low),
-            times(phases.high)
-        );
     }
     let [_, _, accelerate] = &volume.sums;
     if let Some(line) = compared(accelerate) {
@@ -148,22 +149,6 @@ fn details(volume: &VolumeReport) -> String {
         text += &format!("  {line}\n");
     }
     text
-}
-
-fn sides(comparison: &Comparison) -> String {
-    if comparison.ratio.is_none() {
-        let (served, held) = (comparison.served, comparison.held);
-        return format!("    {served} requests served, {held} held out\n");
-    }
-    format!(
-        "    mean {} with the cache, {} without; {} requests served, {} held out; {:.0} % \
-         comparable\n",
-        milliseconds(comparison.served_mean),
-        milliseconds(comparison.held_mean),
-        comparison.served,
-        comparison.held,
-        comparison.covered * 100.0
-    )
 }
 
 /// The part of the time in which requests were compared, if it is not nearly all.

@@ -3,7 +3,8 @@
 use crate::serve::statistics::{disk_use, latency, writes_of};
 use forebay_api::{AnalysisVolume, SizeTimes};
 use forebay_runtime::{
-    LatencyClass, NamedStatistics, ResponseTimes, VolumeStatistics, size_class_bytes,
+    IoCause, LatencyClass, NamedStatistics, RequestCounters, ResponseTimes, VolumeStatistics,
+    size_class_bytes,
 };
 use forebay_types::LINE_BYTES;
 
@@ -38,6 +39,7 @@ pub(super) fn batch_volume(
         write_latency: latency(&writes_of(latencies)),
         disk_reads: requests.backend_reads(),
         disk_writes: requests.backend_writes(),
+        destages: destages(requests),
         disk_read_bytes: requests.backend_read_bytes(),
         disk_write_bytes: requests.backend_write_bytes(),
         disk: disk_use(&statistics, after.disk_in_flight),
@@ -54,6 +56,11 @@ fn difference(before: &VolumeStatistics, after: &VolumeStatistics) -> VolumeStat
     let (before, mut after) = (before.clone().into_numbers(), after.clone().into_numbers());
     after.iter_mut().zip(before).for_each(|(after, before)| *after = after.saturating_sub(before));
     VolumeStatistics::from_numbers(&after)
+}
+
+fn destages(requests: &RequestCounters) -> u64 {
+    let causes = [IoCause::Destage, IoCause::DestageUrgent];
+    causes.into_iter().map(|cause| requests.backend_writes_by_cause[cause as usize]).sum()
 }
 
 fn times(times: &ResponseTimes) -> Vec<SizeTimes> {

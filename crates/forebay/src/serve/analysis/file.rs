@@ -91,7 +91,9 @@ impl AnalysisFile {
 
 fn line(record: &Record) -> String {
     let value = match record {
-        Record::Begin { at, request } => json!({"begin": at, "request": request}),
+        Record::Begin { at, request, subject } => {
+            json!({"begin": at, "request": request, "subject": subject})
+        }
         Record::Batch(batch) => json!({"batch": batch}),
         Record::Interrupted(interruption) => json!({"interrupted": interruption}),
         Record::End { at, state } => json!({"end": at, "state": state}),
@@ -114,7 +116,9 @@ fn parse(line: &str) -> Option<Record> {
     }
     if let Some(begin) = take("begin") {
         let request: AnalysisRequest = serde_json::from_value(take("request")?).ok()?;
-        return Some(Record::Begin { at: begin.as_str()?.to_owned(), request });
+        // Earlier versions have not recorded it.
+        let subject = take("subject").and_then(|subject| serde_json::from_value(subject).ok());
+        return Some(Record::Begin { at: begin.as_str()?.to_owned(), request, subject });
     }
     let end = take("end")?.as_str()?.to_owned();
     let state: AnalysisState = serde_json::from_value(take("state")?).ok()?;

@@ -19,7 +19,7 @@ use convert::batch_volume;
 use file::AnalysisFile;
 use forebay_api::{
     Analysis, AnalysisBatch, AnalysisInterruption, AnalysisPhase, AnalysisRequest, AnalysisState,
-    AnalysisStatus, CacheOff, ErrorKind, Problem,
+    AnalysisStatus, AnalysisSubject, CacheOff, ErrorKind, Problem,
 };
 use forebay_control::AnalysisManager;
 use forebay_runtime::{NamedStatistics, Runtime};
@@ -30,7 +30,7 @@ use machine::{Machine, Server};
 use pace::{HELD_ENOUGH, Pace, part_of_time, requests};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How often the thread checks whether an interval is over.
@@ -53,7 +53,7 @@ const PPM_PER_PERCENT: u32 = 10_000;
 /// A record of an analysis. All records in order determine its state.
 #[derive(Clone, Debug, PartialEq)]
 enum Record {
-    Begin { at: String, request: AnalysisRequest },
+    Begin { at: String, request: AnalysisRequest, subject: Option<AnalysisSubject> },
     Batch(AnalysisBatch),
     Interrupted(AnalysisInterruption),
     End { at: String, state: AnalysisState },
@@ -129,17 +129,21 @@ impl Analyses {
         Analysis { status: state.status(machine), batches: state.analysis.batches.clone() }
     }
 
-    /// Starts an analysis.
+    /// Starts an analysis of a server and its volumes, which `subject` describes.
     ///
     /// # Errors
     /// See [`AnalysisManager::start`].
     fn start(
         &self,
         request: AnalysisRequest,
+        mut subject: Option<AnalysisSubject>,
         machine: &impl Machine,
     ) -> Result<AnalysisStatus, Problem> {
         check(&request)?;
         let volumes = chosen_volumes(&request.volumes, machine)?;
+        if let Some(subject) = &mut subject {
+            subject.volumes.retain(|volume| volumes.contains(&volume.name));
+        }
         let request = AnalysisRequest { volumes, ..request };
         // Held throughout, so that no other analysis starts meanwhile.
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +154,8 @@ impl Analyses {
                 "wait until it is complete, or stop it with `forebay analyze stop`",
             ));
         }
-        let begin = Record::Begin { at: utc(machine.unix_seconds()), request };
+        let at = utc(machine.unix_seconds());
+        let begin = Record::Begin { at, request, subject };
         file.begin(&begin).map_err(|error| unwritable(&error))?;
         let mut state = self.state();
         *state = AnalysisRun::default();
@@ -226,18 +231,32 @@ pub(super) fn start(analyzer: &Arc<Analyzer>) -> io::Result<Periodic> {
 pub(super) struct Analyzer {
     analyses: Analyses,
     server: Server,
+    subject: OnceLock<Box<Subject>>,
 }
+
+/// Describes the server and its volumes; `None` while it stops.
+type Subject = dyn Fn() -> Option<AnalysisSubject> + Send + Sync;
 
 impl Analyzer {
     /// See [`Analyses::open`].
     pub(super) fn open(state_dir: &Path, runtime: &Arc<Runtime>) -> Self {
         let server = Server::new(runtime);
-        Self { analyses: Analyses::open(state_dir, server.unix_seconds()), server }
+        let analyses = Analyses::open(state_dir, server.unix_seconds());
+        Self { analyses, server, subject: OnceLock::new() }
     }
 
     /// See [`Analyses::cache_off`].
     pub(super) fn cache_off(&self) -> Option<VolumesOff> {
         self.analyses.cache_off(&self.server)
+    }
+
+    /// Sets what describes the server and its volumes at the start of an analysis.
+    pub(super) fn describe_by(
+        &self,
+        subject: impl Fn() -> Option<AnalysisSubject> + Send + Sync + 'static,
+    ) {
+        let is_first = self.subject.set(Box::new(subject)).is_ok();
+        assert!(is_first, "the server is described by one function");
     }
 }
 
@@ -251,7 +270,8 @@ impl AnalysisManager for Analyzer {
     }
 
     fn start(&self, request: AnalysisRequest) -> Result<AnalysisStatus, Problem> {
-        self.analyses.start(request, &self.server)
+        let subject = self.subject.get().and_then(|subject| subject());
+        self.analyses.start(request, subject, &self.server)
     }
 
     fn stop(&self) -> Result<AnalysisStatus, Problem> {
@@ -270,10 +290,14 @@ impl AnalysisRun {
     fn apply(&mut self, record: Record) {
         let Analysis { status, batches } = &mut self.analysis;
         match record {
-            Record::Begin { at, request } => {
-                let state = AnalysisState::Running;
-                *status =
-                    AnalysisStatus { state, begun_at: at, request, ..AnalysisStatus::default() };
+            Record::Begin { at, request, subject } => {
+                *status = AnalysisStatus {
+                    state: AnalysisState::Running,
+                    begun_at: at,
+                    request,
+                    subject,
+                    ..AnalysisStatus::default()
+                };
                 batches.clear();
             }
             Record::Batch(batch) => batches.push(batch),
@@ -303,8 +327,9 @@ impl AnalysisRun {
     fn is_measured(&self, name: &str) -> bool {
         let Analysis { status, batches } = &self.analysis;
         let measured = batches.iter().filter(|batch| batch.phase == AnalysisPhase::Measure);
-        let volumes = measured.flat_map(|batch| &batch.volumes).filter(|it| it.name == name);
-        let counts: Vec<u64> = volumes.map(requests).collect();
+        let volumes = measured.flat_map(|batch| &batch.volumes);
+        let usable = volumes.filter(|it| it.name == name && !it.is_writing_back());
+        let counts: Vec<u64> = usable.map(requests).collect();
         status.request.measure_seconds.is_none()
             && counts.len() >= INTERVALS_MIN
             && counts.iter().sum::<u64>() as f64 >= INTERVALS_MIN as f64 * HELD_ENOUGH

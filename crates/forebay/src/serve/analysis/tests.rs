@@ -1,6 +1,7 @@
 //! Tests of the phases, over restarts, with a clock of their own.
 
 use super::*;
+use forebay_api::AnalyzedVolume;
 use forebay_runtime::{ArmTimes, VolumeStatistics};
 use forebay_types::VolumeId;
 use std::cell::{Cell, RefCell};
@@ -97,6 +98,12 @@ fn request(measure: u64, learn: u64, accelerate: u64) -> AnalysisRequest {
     }
 }
 
+fn subject() -> Option<AnalysisSubject> {
+    let named = |name: &str| AnalyzedVolume { name: name.into(), ..AnalyzedVolume::default() };
+    let volumes = ["disk", "idle", "past"].map(named).to_vec();
+    Some(AnalysisSubject { host: "here".into(), volumes, ..AnalysisSubject::default() })
+}
+
 fn open(directory: &tempfile::TempDir) -> Analyses {
     Analyses::open(directory.path(), 1_772_300_000)
 }
@@ -111,9 +118,11 @@ fn the_phases_follow_each_other_and_nothing_is_held_out_afterwards() {
     let (directory, fake) = (tempfile::tempdir().unwrap(), Fake::default());
     let analyses = open(&directory);
     assert_eq!(analyses.status(&fake).state, AnalysisState::None);
-    let status = analyses.start(request(10, 20, 60), &fake).unwrap();
+    let status = analyses.start(request(10, 20, 60), subject(), &fake).unwrap();
     assert_eq!((status.phase, fake.hold_out()), (Some(AnalysisPhase::Measure), HoldOut::ALL));
     assert_eq!((status.request.volumes, status.remaining_seconds), (vec!["disk".into()], 90.0));
+    let judged = status.subject.unwrap();
+    assert_eq!((&*judged.host, judged.volumes.len()), ("here", 1), "of the analyzed volume only");
     fake.pass(5.0, &analyses);
     assert_eq!(fake.hold_out(), HoldOut::ALL);
     assert_eq!(analyses.status(&fake).remaining_seconds, 85.0);
@@ -152,7 +161,7 @@ fn the_phases_follow_each_other_and_nothing_is_held_out_afterwards() {
 fn a_busy_volume_is_held_out_for_a_part_of_the_time_and_a_quiet_one_always() {
     let (directory, fake) = (tempfile::tempdir().unwrap(), Fake::default());
     let analyses = open(&directory);
-    analyses.start(request(240, 960, 1920), &fake).unwrap();
+    analyses.start(request(240, 960, 1920), subject(), &fake).unwrap();
     let parts = |phase| {
         let batches = analyses.result(&fake).batches.into_iter();
         let part =
@@ -183,7 +192,7 @@ fn without_a_length_each_volume_is_measured_until_it_has_enough_requests() {
     let analyses = open(&directory);
     let off = || analyses.cache_off(&fake).map(|off| (off.names, off.off.seconds_left));
     fake.busy.set(true);
-    analyses.start(AnalysisRequest::default(), &fake).unwrap();
+    analyses.start(AnalysisRequest::default(), subject(), &fake).unwrap();
     assert_eq!(off(), Some((vec!["disk".into(), "idle".into()], 3600)));
     // Seven intervals of 75 s are too few.
     fake.pass(7.0 * 75.0 + 10.0, &analyses);
@@ -212,7 +221,7 @@ fn the_phase_without_the_cache_ends_early_only_if_no_length_is_asked_for() {
         let analyses = open(&directory);
         fake.busy.set(true);
         let request = AnalysisRequest { measure_seconds, ..request(1, 10, 10) };
-        analyses.start(request, &fake).unwrap();
+        analyses.start(request, subject(), &fake).unwrap();
         fake.pass(601.0, &analyses);
         let status = analyses.status(&fake);
         let expected = if ends { AnalysisPhase::Learn } else { AnalysisPhase::Measure };
@@ -231,7 +240,7 @@ fn an_analysis_interrupted_in_any_phase_continues_there_and_says_so() {
     ] {
         let (directory, fake) = (tempfile::tempdir().unwrap(), Fake::default());
         let analyses = open(&directory);
-        analyses.start(request(10, 10, 40), &fake).unwrap();
+        analyses.start(request(10, 10, 40), subject(), &fake).unwrap();
         fake.pass(at, &analyses);
         let before = analyses.result(&fake);
         assert_eq!(before.status.phase, Some(phase));
@@ -259,7 +268,7 @@ fn an_analysis_interrupted_in_any_phase_continues_there_and_says_so() {
 fn a_cut_line_costs_its_interval_only() {
     let (directory, fake) = (tempfile::tempdir().unwrap(), Fake::default());
     let analyses = open(&directory);
-    analyses.start(request(10, 10, 40), &fake).unwrap();
+    analyses.start(request(10, 10, 40), subject(), &fake).unwrap();
     fake.pass(15.0, &analyses);
     let before = analyses.result(&fake);
     let path = directory.path().join("analysis.jsonl");
@@ -284,8 +293,8 @@ fn an_analysis_is_stopped_and_replaced_but_never_doubled() {
     let (directory, fake) = (tempfile::tempdir().unwrap(), Fake::default());
     let analyses = open(&directory);
     assert!(analyses.stop(&fake).unwrap_err().message.contains("no analysis"));
-    analyses.start(request(10, 10, 40), &fake).unwrap();
-    let refused = analyses.start(request(1, 1, 1), &fake).unwrap_err();
+    analyses.start(request(10, 10, 40), subject(), &fake).unwrap();
+    let refused = analyses.start(request(1, 1, 1), subject(), &fake).unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Busy);
     fake.pass(3.0, &analyses);
     let stopped = analyses.stop(&fake).unwrap();
@@ -293,7 +302,7 @@ fn an_analysis_is_stopped_and_replaced_but_never_doubled() {
     fake.pass(60.0, &analyses);
     assert_eq!(fake.hold_out(), HoldOut::NONE);
     assert_eq!(open(&directory).status(&fake), analyses.status(&fake));
-    analyses.start(request(1, 1, 1), &fake).unwrap();
+    analyses.start(request(1, 1, 1), subject(), &fake).unwrap();
     assert_eq!(analyses.status(&fake).batches, 0);
 }
 
@@ -312,7 +321,7 @@ fn bad_requests_are_refused_with_a_reason() {
         (named("nosuch"), "nosuch"),
         (named("past"), "bypass"),
     ] {
-        let refused = analyses.start(bad, &fake).unwrap_err();
+        let refused = analyses.start(bad, subject(), &fake).unwrap_err();
         assert!(refused.message.contains(reason), "{refused:?}");
     }
     assert_eq!(analyses.status(&fake).state, AnalysisState::None);
@@ -324,10 +333,10 @@ fn without_space_a_start_is_refused_and_a_running_analysis_goes_on() {
     let (directory, fake) = (tempfile::tempdir().unwrap(), Fake::default());
     let missing = directory.path().join("missing");
     let analyses = Analyses::open(&missing, 0);
-    let refused = analyses.start(request(1, 1, 1), &fake).unwrap_err();
+    let refused = analyses.start(request(1, 1, 1), subject(), &fake).unwrap_err();
     assert!(refused.message.contains("cannot be kept"), "{refused:?}");
     std::fs::create_dir(&missing).unwrap();
-    analyses.start(request(10, 10, 40), &fake).unwrap();
+    analyses.start(request(10, 10, 40), subject(), &fake).unwrap();
     std::fs::rename(&missing, directory.path().join("away")).unwrap();
     fake.pass(5.0, &analyses);
     let status = analyses.status(&fake);
@@ -343,7 +352,7 @@ fn without_space_a_start_is_refused_and_a_running_analysis_goes_on() {
 fn a_volume_that_was_replaced_is_left_out_of_its_interval() {
     let (directory, fake) = (tempfile::tempdir().unwrap(), Fake::default());
     let analyses = open(&directory);
-    analyses.start(request(4, 4, 4), &fake).unwrap();
+    analyses.start(request(4, 4, 4), subject(), &fake).unwrap();
     fake.identity.set(1);
     fake.pass(2.5, &analyses);
     let batches = analyses.result(&fake).batches;
