@@ -117,11 +117,6 @@ impl ShardVolume {
         self.is_frozen
     }
 
-    /// Whether writes of held-out regions are acknowledged from the disk.
-    pub(crate) fn holds_out_writes(&self) -> bool {
-        self.mode != Mode::WriteBack || (self.hold_out.is_all() && !self.is_ordered())
-    }
-
     /// Whether data at this byte may be read ahead or preloaded, unless it is pinned.
     pub fn admits(&self, offset: u64) -> bool {
         self.mode != Mode::Bypass && !self.is_frozen && !self.holds_out(offset)
@@ -477,6 +472,11 @@ impl ShardVolume {
         let count = destages.filter(|op| op.volume == self.id).count();
         assert_eq!(count, self.destaging() as usize, "destages in flight on {}", self.id);
     }
+}
+
+/// Whether writes of held-out regions of a volume are acknowledged from the disk.
+pub(crate) fn holds_out_writes(volume: &ShardVolume) -> bool {
+    volume.mode != Mode::WriteBack || (volume.hold_out.is_all() && !volume.is_ordered())
 }
 
 /// What a volume misses in a shard now, and would miss with other sizes of the pool. A sampled

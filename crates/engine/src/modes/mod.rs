@@ -19,7 +19,7 @@ use crate::line::meta::LineTable;
 use crate::lines::VolumeLines;
 use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::volume::Protection;
+use crate::volume::{Protection, holds_out_writes};
 use crate::{Attempt, JournalOp, LineHits, LineMeta, Outbox, Part, Slot, Uncached, WaitsFor};
 use forebay_policy::Hint;
 use forebay_types::{IoError, Mode};
@@ -243,7 +243,7 @@ impl<'a, M: LineTable> PartWriter<'a, M> {
     /// Whether a write goes to the disk because its region is held out.
     fn is_held_out(&self, part: &Part) -> bool {
         let state = &*self.lines.volume;
-        state.holds_out(part.range.offset) && !part.restores && state.holds_out_writes()
+        state.holds_out(part.range.offset) && !part.restores && holds_out_writes(state)
     }
 
     /// Whether a write to the disk brings lines into the pool that are not there. Nothing new of a
