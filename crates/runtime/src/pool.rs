@@ -337,6 +337,11 @@ impl Pool {
         lines_of(&self.header.lock())
     }
 
+    /// The bytes of the lines that all shards may hold now.
+    pub(crate) fn lines_bytes(&self) -> u64 {
+        (self.recorded_lines() * self.shards()) as u64 * LINE_BYTES
+    }
+
     /// Records settings of the process's memory, for the process that adopts the pool.
     pub(crate) fn record_memory_settings(&self, words: MemoryWords) {
         self.change_header(|header| header.memory_settings = words);

@@ -208,7 +208,14 @@ impl Resizer {
         memory_bytes: u64,
     ) -> Result<(), ResizeError> {
         let lines = shard_lines(bounds, &shared.pool, memory_bytes)?;
-        if self.set_lines(shared, lines)? { Ok(()) } else { Err(ResizeError::Stopping) }
+        if !self.set_lines(shared, lines)? {
+            return Err(ResizeError::Stopping);
+        }
+        let pool_bytes = shared.pool.lines_bytes();
+        for volume in shared.volumes.all() {
+            volume.streams.lock().set_pool(pool_bytes);
+        }
+        Ok(())
     }
 
     /// Completes the resize of a previous process, whose pool was adopted.

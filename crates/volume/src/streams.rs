@@ -164,7 +164,7 @@ impl Streams {
             streams: Vec::new(),
             detector: Detector::default(),
             volume_bytes,
-            window_max: (pool_bytes / 16).min(WINDOW_MAX_BYTES) / LINE_BYTES * LINE_BYTES,
+            window_max: window_max(pool_bytes),
             clock: 0,
             credit: CREDIT_MAX_BYTES,
             thrift: Thrift::SPARING,
@@ -177,6 +177,11 @@ impl Streams {
     pub const fn set_split_cost(&mut self, cost: &SplitCost) {
         let is_cheap = cost.threshold_bytes >= CHEAP_BYTES_FROM;
         self.thrift = if is_cheap { Thrift::GENEROUS } else { Thrift::SPARING };
+    }
+
+    /// Notes that the pool holds `pool_bytes` from now on: longer windows would be evicted unread.
+    pub const fn set_pool(&mut self, pool_bytes: u64) {
+        self.window_max = window_max(pool_bytes);
     }
 
     /// Notes that the volume has grown to `volume_bytes`.
@@ -300,6 +305,13 @@ impl Streams {
         self.credit = (self.credit - (end - start) as i64).max(-CREDIT_MAX_BYTES);
         Some(plan)
     }
+}
+
+/// The largest window in a pool of this size, in bytes.
+const fn window_max(pool_bytes: u64) -> u64 {
+    let bytes = pool_bytes / 16;
+    let bytes = if bytes < WINDOW_MAX_BYTES { bytes } else { WINDOW_MAX_BYTES };
+    bytes / LINE_BYTES * LINE_BYTES
 }
 
 #[cfg(test)]

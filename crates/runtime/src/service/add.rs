@@ -82,7 +82,7 @@ impl VolumeService {
         let (size, mode) = (info.size_bytes, config.mode);
         let warm = Warm::new(config.warm, &*settings.backend, settings.identity);
         let gather_below = settings.gather_below.or(config.gather_below.set());
-        let mut streams = Streams::new(size, self.shared.pool.data_bytes());
+        let mut streams = Streams::new(size, self.shared.pool.lines_bytes());
         settings.split_cost.iter().for_each(|cost| streams.set_split_cost(cost));
         let named = (id, &info.name[..]);
         let disk = (&settings.backend, &internal_reads);

@@ -183,6 +183,17 @@ fn windows_end_with_the_volume_and_fit_the_pool() {
     let mut tiny = Streams::new(GIB, 16 * 4096);
     tiny.on_miss(read(0));
     assert_eq!(tiny.on_miss(read(4096)).unwrap().first.len, 4096);
+    // A pool that is resized.
+    let mut cache = Cache::new(GIB);
+    let longest = |cache: &mut Cache, line: u64| {
+        let before = cache.prefetched;
+        cache.read(read(line * LINE_BYTES));
+        (cache.prefetched - before) * LINE_BYTES
+    };
+    cache.streams.set_pool(1 << 20);
+    assert!((0..4_096).all(|line| longest(&mut cache, line) <= 64 * KIB));
+    cache.streams.set_pool(GIB);
+    assert!((4_096..8_192).any(|line| longest(&mut cache, line) > 64 * KIB));
     let mut descending = Streams::new(10_000, GIB);
     descending.on_miss(ByteRange::new(9_000, 1_000));
     let plan = descending.on_miss(ByteRange::new(8_192, 808)).unwrap();
