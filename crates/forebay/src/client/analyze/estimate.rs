@@ -65,9 +65,9 @@ impl Estimate {
         Self { low: self.low.min(low), high: self.high.max(high), ..self }
     }
 
-    /// The ratio of several kinds of requests together, each with the time that it takes without
-    /// being divided by its ratio. The kinds' errors are taken to be the same, which makes the
-    /// interval rather too wide. `None` without any time.
+    /// The ratio of several kinds of requests together, each weighted with the time that its served
+    /// requests take, in seconds. The errors of all kinds are taken to go in the same direction,
+    /// which makes the interval rather too wide. `None` without any time.
     pub(crate) fn together(kinds: &[(f64, Self)]) -> Option<Self> {
         let whole: f64 = kinds.iter().map(|(seconds, _)| seconds).sum();
         let mut together = Self { value: 0.0, low: 0.0, high: 0.0 };
