@@ -39,6 +39,13 @@ const STALE_EVENTS: u64 = 1 << 14;
 const WINDOW_RAMP_BYTES: u64 = 128 << 10;
 /// Largest window, in bytes: at 5 ms per read, enough for a client of 1.6 GB/s.
 const WINDOW_MAX_BYTES: u64 = 8 << 20;
+/// The unread windows of the active streams, two each, take at most the pool divided by this. More
+/// would be evicted unread once the small queue of the policy is short. Windows of up to
+/// [`WINDOW_RAMP_BYTES`] are exempt: they are few, or the client reads in vain.
+const UNREAD_POOL_SHARE: u64 = 16;
+/// A stream whose last use is at most this many misses and used marks ago shares the pool with the
+/// others.
+const ACTIVE_EVENTS: u64 = 1 << 9;
 /// The largest distance of a read from the expected position at which it still belongs to the
 /// stream, in bytes. For a shorter stream, the limit is the bytes read of it so far.
 const SLACK_BYTES: u64 = 256 << 10;
@@ -130,6 +137,11 @@ impl StreamEntry {
         position == self.next || self.mark.is_some_and(of_window)
     }
 
+    /// Whether a window of it is unread and the client may be about to read it.
+    fn is_active(&self, clock: u64) -> bool {
+        self.mark.is_some() && clock - self.last_used <= ACTIVE_EVENTS
+    }
+
     /// Records a read, and those before it that were hits.
     fn advance(&mut self, position: u64, bytes: u64) {
         self.used += bytes;
@@ -146,7 +158,7 @@ pub struct Streams {
     streams: Vec<StreamEntry>,
     detector: Detector,
     volume_bytes: u64,
-    window_max: u64,
+    pool_bytes: u64,
     clock: u64,
     credit: i64,
     thrift: Thrift,
@@ -157,14 +169,13 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// An empty table for a volume of `volume_bytes` and a pool of `pool_bytes`. A window takes at
-    /// most a sixteenth of the pool.
+    /// An empty table for a volume of `volume_bytes` and a pool of `pool_bytes`.
     pub fn new(volume_bytes: u64, pool_bytes: u64) -> Self {
         Self {
             streams: Vec::new(),
             detector: Detector::default(),
             volume_bytes,
-            window_max: window_max(pool_bytes),
+            pool_bytes,
             clock: 0,
             credit: CREDIT_MAX_BYTES,
             thrift: Thrift::SPARING,
@@ -181,7 +192,7 @@ impl Streams {
 
     /// Notes that the pool holds `pool_bytes` from now on: longer windows would be evicted unread.
     pub const fn set_pool(&mut self, pool_bytes: u64) {
-        self.window_max = window_max(pool_bytes);
+        self.pool_bytes = pool_bytes;
     }
 
     /// Notes that the volume has grown to `volume_bytes`.
@@ -281,7 +292,17 @@ impl Streams {
         }
     }
 
+    /// The largest window, in bytes, that a stream may have beside the others, in whole lines.
+    fn window_max(&self) -> u64 {
+        let active = self.streams.iter().filter(|stream| stream.is_active(self.clock)).count();
+        let active = active.max(1) as u64;
+        let of_all = self.pool_bytes / UNREAD_POOL_SHARE;
+        let share = (of_all / (2 * active)).max(WINDOW_RAMP_BYTES);
+        share.min(of_all).min(WINDOW_MAX_BYTES) / LINE_BYTES * LINE_BYTES
+    }
+
     fn plan(&mut self, at: usize) -> Option<PrefetchPlan> {
+        let window_max = self.window_max();
         let stream = &mut self.streams[at];
         if stream.ahead > 0 && (stream.is_starved || stream.window < WINDOW_RAMP_BYTES) {
             stream.window *= 2;
@@ -290,7 +311,7 @@ impl Streams {
         let course = stream.course;
         let unit = course.unit();
         let limit = if self.credit > 0 { u64::MAX } else { WINDOW_RAMP_BYTES.max(unit) };
-        let limit = limit.min(self.window_max);
+        let limit = limit.min(window_max);
         let earned = (stream.used / self.thrift.window_divisor).max(stream.read_bytes).max(unit);
         stream.window = stream.window.min(earned).min(limit);
         let start = stream.ahead.max(stream.next).next_multiple_of(unit);
@@ -305,13 +326,6 @@ impl Streams {
         self.credit = (self.credit - (end - start) as i64).max(-CREDIT_MAX_BYTES);
         Some(plan)
     }
-}
-
-/// The largest window in a pool of this size, in bytes.
-const fn window_max(pool_bytes: u64) -> u64 {
-    let bytes = pool_bytes / 16;
-    let bytes = if bytes < WINDOW_MAX_BYTES { bytes } else { WINDOW_MAX_BYTES };
-    bytes / LINE_BYTES * LINE_BYTES
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 fn start(directory: &Path, arguments: &[&str]) -> Daemon {
     make_file(directory.join("a.img"), 16 * MIB);
@@ -96,7 +97,14 @@ fn metrics_count_what_clients_did_and_forget_a_volume_that_is_removed() {
     let count = format!("{latency}_count{{volume=\"a\",kind=\"write_memory\"}}");
     let all = format!("{latency}_bucket{{volume=\"a\",kind=\"write_memory\",le=\"+Inf\"}}");
     assert_eq!([value(&text, &count), value(&text, &all)], [5.0, 5.0]);
-    // The same on the TCP port.
+    // The same on the TCP port. Some are there only from the sizer's first decision on.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let mut text = text;
+    while !text.contains("forebay_memory_available_bytes") {
+        assert!(Instant::now() < deadline, "no decision on memory");
+        std::thread::sleep(Duration::from_millis(10));
+        text = over_control(directory.path());
+    }
     let (head, of_tcp) = answer(TcpStream::connect(address(&daemon)).unwrap(), GET);
     assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
     let names = |text: &str| -> BTreeSet<String> {

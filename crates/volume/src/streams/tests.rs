@@ -200,6 +200,39 @@ fn windows_end_with_the_volume_and_fit_the_pool() {
     assert_eq!((plan.first, plan.mark), (ByteRange::new(4_096, 4_096), 1));
 }
 
+/// In the pool of each test size, a tenth of which holds new lines: windows of four streams that
+/// each take their own limit are evicted unread, and then more reads miss than without prefetch.
+#[test]
+fn streams_read_at_once_share_the_pool() {
+    for pool_bytes in [32 << 20, 64 << 20, 256 << 20_u64] {
+        let mut cache = Cache::new(4 * GIB);
+        cache.streams.set_pool(pool_bytes);
+        cache.lines_max = (pool_bytes / LINE_BYTES / 10) as usize;
+        let mut read_of = [0; 4];
+        let mut state = 1_u64;
+        for _ in 0..4096 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let stream = (state >> 62) as usize;
+            let offset = stream as u64 * GIB + read_of[stream];
+            read_of[stream] += 128 * KIB;
+            cache.read(ByteRange::new(offset, 128 * KIB));
+        }
+        let lines = 4096 * 128 * KIB / LINE_BYTES;
+        assert!(cache.missed < lines / 10, "{} of {lines} lines missed", cache.missed);
+        let unused = cache.prefetched - cache.used;
+        assert!(unused < lines / 10, "{unused} of {lines} lines read ahead in vain");
+        // Alone, a stream has longer windows.
+        let [of_four, alone] = [4 * 32, 4 << 10].map(|reads| {
+            for _ in 0..reads {
+                cache.read(ByteRange::new(read_of[0], 128 * KIB));
+                read_of[0] += 128 * KIB;
+            }
+            cache.streams.window_max()
+        });
+        assert!(alone >= 2 * of_four, "{of_four}, then {alone}");
+    }
+}
+
 #[test]
 fn unused_windows_suspend_prefetch() {
     let mut streams = Streams::new(1 << 50, GIB);
