@@ -13,9 +13,8 @@ pub struct CurveStatus {
     pub accesses: u64,
     /// The accesses to sampled lines among them: the basis of an estimate by LRU.
     pub sampled_accesses: u64,
-    /// The miss ratios of sizes, in ascending order. With an outlook, these are a quarter of the
-    /// volume's share of the pool, half of it, all of it (measured), twice and four times the
-    /// share, as the eviction policy in use would serve the volume beside all others. Without one,
+    /// The miss ratios of sizes, in ascending order. With an outlook, these are half of the
+    /// volume's share of the pool, all of it (measured), twice and four times the share, as the eviction policy in use would serve the volume beside all others. Without one,
     /// from an eighth of the pool to eight pools, as an LRU cache for this volume alone would serve
     /// it without read-ahead; the only estimate for a volume in bypass. Empty before the first
     /// access, and without memory for a curve.

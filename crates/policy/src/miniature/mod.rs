@@ -21,7 +21,7 @@
 //!
 //! The price: an access to a line that is not sampled costs nothing (the test is that of
 //! [`crate::CurveEstimator`]); a sampled one, a lookup and mostly a hit or an eviction in each of
-//! five small caches. Memory: 27 bytes per slot of a miniature.
+//! four small caches. Memory: 27 bytes per slot of a miniature.
 //!
 //! Lines that clients have written are dirty, and cannot be evicted, as long as their share of the
 //! miniature is not above that of dirty lines in the shard now.
@@ -53,11 +53,12 @@ use caches::Caches;
 
 /// The threshold for the upper half of a hash at a sampling rate of one.
 const ALL: u64 = 1 << 32;
-/// The lines of the miniature of the present size, where the bounds of the rate allow it.
-const SAMPLES: usize = 1024;
+/// The lines of the miniature of the present size in each shard of the pool, where the bounds of
+/// the rate allow it.
+const SAMPLES: usize = 256;
 /// The bounds of the sampling rate, as the binary logarithm of its inverse. Few accesses may be
 /// sampled, and a sample must be large enough.
-const RATE_SHIFTS: (u32, u32) = (4, 6);
+const RATE_SHIFTS: (u32, u32) = (4, 8);
 /// The most lines of the miniature of the present size. Shards with more at the lowest rate have a
 /// lower one.
 const SAMPLES_MAX: usize = 4096;
@@ -65,8 +66,6 @@ const SAMPLES_MAX: usize = 4096;
 /// A size of the pool, compared with the present one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolSize {
-    /// A quarter.
-    Quarter,
     /// Half.
     Half,
     /// The present one.
@@ -79,15 +78,13 @@ pub enum PoolSize {
 
 impl PoolSize {
     /// The number of sizes.
-    pub const COUNT: usize = 5;
+    pub const COUNT: usize = 4;
     /// All sizes, in ascending order.
-    pub const ALL: [Self; Self::COUNT] =
-        [Self::Quarter, Self::Half, Self::Now, Self::Twice, Self::FourTimes];
+    pub const ALL: [Self; Self::COUNT] = [Self::Half, Self::Now, Self::Twice, Self::FourTimes];
 
     /// `bytes`, or lines, at this size.
     pub const fn of(self, bytes: u64) -> u64 {
         match self {
-            Self::Quarter => bytes / 4,
             Self::Half => bytes / 2,
             Self::Now => bytes,
             Self::Twice => bytes.saturating_mul(2),
