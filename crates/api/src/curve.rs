@@ -14,10 +14,11 @@ pub struct CurveStatus {
     /// The accesses to sampled lines among them: the basis of an estimate by LRU.
     pub sampled_accesses: u64,
     /// The miss ratios of sizes, in ascending order. With an outlook, these are half of the
-    /// volume's share of the pool, all of it (measured), twice and four times the share, as the eviction policy in use would serve the volume beside all others. Without one,
-    /// from an eighth of the pool to eight pools, as an LRU cache for this volume alone would serve
-    /// it without read-ahead; the only estimate for a volume in bypass. Empty before the first
-    /// access, and without memory for a curve.
+    /// volume's share of the pool, all of it (measured), twice and four times the share, as the
+    /// eviction policy in use would serve the volume beside all others. Without one, from an eighth
+    /// of the pool to eight pools, as an LRU cache for this volume alone would serve it without
+    /// read-ahead; the only estimate for a volume in bypass. Empty before the first access, and
+    /// without memory for a curve.
     pub points: Vec<CurvePoint>,
     /// The effect of less or more memory; null while it is unknown: before a thousand sampled
     /// accesses, and while no data of the volume is in memory.

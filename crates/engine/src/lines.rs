@@ -62,6 +62,7 @@ pub(crate) fn sample_line<M: LineTable>(
     (hint, lines): (Hint, &Range<u64>),
 ) {
     let is_read = hint != Hint::Write;
+    let hint = if is_read { read_hint(index, volume, key.volume()) } else { hint };
     let (admits, mode) = (volume.admits_accesses(), volume.mode());
     let (samples, curve) = volume.sampling_mut();
     if is_read
@@ -78,6 +79,19 @@ pub(crate) fn sample_line<M: LineTable>(
     if !admits && !is_read && mode == Mode::Bypass {
         sample_removal(index, key);
     }
+}
+
+/// How a line that a client reads comes into the pool: like one of a stream if the volume is read
+/// once and others have lines here. Otherwise, what it reads would displace their lines in
+/// proportion to its speed, although it never returns.
+pub(crate) fn read_hint<M: LineTable>(
+    index: &Slots<M>,
+    volume: &mut ShardVolume,
+    id: VolumeId,
+) -> Hint {
+    let has_neighbours = index.resident() as u64 > index.resident_lines(id);
+    let (_, curve) = volume.sampling_mut();
+    if has_neighbours && curve.is_read_once() { Hint::Stream } else { Hint::Normal }
 }
 
 /// Removes a line from the pool unless it is dirty or busy. Its volume may be unknown: an adopted

@@ -14,7 +14,7 @@ use crate::index::shares;
 use crate::index::warm::{count_forecast, forecast_again, touch_first};
 use crate::line::key::{line_parts, mask_runs, pieces, sector_mask};
 use crate::line::meta::{LineTable, MARK, PREFETCHED, PRELOADED};
-use crate::lines::VolumeLines;
+use crate::lines::{VolumeLines, read_hint};
 use crate::ops::io_run::push_run;
 use crate::ops::{LineOp, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
@@ -187,6 +187,7 @@ impl<'a, M: LineTable> PartReader<'a, M> {
         let first_try = attempt == Attempt::default();
         let mode = self.lines.volume.mode();
         let direct = self.is_direct(attempt);
+        let hint = read_hint(self.lines.index, self.lines.volume, part.volume);
         let mut fill: Few<OpLine> = Few::new();
         let mut wait_for = None;
         let counted = line_hits.hits;
@@ -210,7 +211,7 @@ impl<'a, M: LineTable> PartReader<'a, M> {
                 Some((op, OpKind::Fill)) => wait_for = Some((op, WaitFor::Result)),
                 Some((op, _)) => wait_for = Some((op, WaitFor::End)),
                 None if direct => {}
-                None => fill.extend(self.fill_line(line.key, found, Hint::Normal, out)),
+                None => fill.extend(self.fill_line(line.key, found, hint, out)),
             }
         }
         if first_try {

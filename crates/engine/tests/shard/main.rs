@@ -9,6 +9,7 @@ mod elevator;
 mod frozen;
 mod gather;
 mod hold_out;
+mod instant;
 mod kill;
 #[path = "../../../lab/src/policies/lru.rs"]
 mod lru;
@@ -19,6 +20,7 @@ mod pins;
 mod pool_shares;
 mod pool_sizes;
 mod preload;
+mod read_once;
 mod resize;
 mod rig;
 mod rules;

@@ -1,83 +1,16 @@
 //! What a volume would miss with other sizes of the pool: which accesses count, and how.
 
+use crate::instant::{InstantDisk, SLOTS};
 use crate::rig::{LINE, VOLUME};
-use forebay_engine::{
-    Attempt, LineMeta, Outbox, Part, PartId, ResizeStep, Shard, ShardConfig, WriteTerms,
-    size_prediction,
-};
-use forebay_policy::{PoolSize, Weir};
+use forebay_engine::size_prediction;
+use forebay_policy::PoolSize;
 use forebay_types::{ByteRange, HoldOut, Mode, PinnedRanges};
 use std::sync::Arc;
 
-const SLOTS: usize = 4096;
 /// Lines of a set that fits the pool, but not half of it.
 const LINES: u64 = 3000;
 
-/// A shard whose disk answers at once.
-struct Driver {
-    shard: Shard<Vec<LineMeta>>,
-    out: Outbox,
-}
-
-impl Driver {
-    fn new(mode: Mode) -> Self {
-        let (config, policy) = (ShardConfig::for_slots(SLOTS), Box::new(Weir::new(SLOTS)));
-        let mut shard = Shard::new(vec![LineMeta::FREE; SLOTS], policy, config);
-        shard.add_volume(VOLUME, 1 << 40, mode);
-        Self { shard, out: Outbox::default() }
-    }
-
-    fn part(line: u64) -> Part {
-        let range = ByteRange::new(line * LINE, LINE);
-        Part { id: PartId(0), volume: VOLUME, range, restores: false }
-    }
-
-    fn read(&mut self, line: u64) {
-        let mut segments = Vec::new();
-        self.shard.read(&Self::part(line), Attempt::default(), &mut segments, &mut self.out);
-        self.complete();
-        for segment in segments {
-            if let forebay_engine::Place::Slot { slot, .. } = segment.place {
-                self.shard.release(slot);
-            }
-        }
-    }
-
-    fn write(&mut self, line: u64) {
-        let part = Self::part(line);
-        self.shard.write(&part, WriteTerms::default(), Attempt::default(), &mut self.out);
-        self.complete();
-    }
-
-    fn prefetch(&mut self, line: u64, lines: u64) {
-        self.shard.prefetch(VOLUME, ByteRange::new(line * LINE, lines * LINE), None, &mut self.out);
-        self.complete();
-    }
-
-    fn complete(&mut self) {
-        self.out.memory.clear();
-        self.shard.finish_call();
-        while let Some(io) = self.out.ios.pop() {
-            self.shard.complete(io.id, Ok(()), 0, &mut self.out);
-            self.out.memory.clear();
-            self.shard.finish_call();
-        }
-        self.out = Outbox::default();
-    }
-
-    fn resize(&mut self, lines: usize) {
-        self.shard.resize(lines);
-        loop {
-            let step = self.shard.step_resize(&mut self.out);
-            self.complete();
-            match step {
-                ResizeStep::Empty(slab) => self.shard.gave_back(slab),
-                ResizeStep::Done => return,
-                _ => {}
-            }
-        }
-    }
-
+impl InstantDisk {
     fn pass_time(&mut self, seconds: f64) {
         self.shard.volume_mut(VOLUME).pass_time(seconds);
     }
@@ -97,7 +30,7 @@ impl Driver {
 
 #[test]
 fn a_set_that_fits_the_pool_would_miss_in_half_of_it() {
-    let mut driver = Driver::new(Mode::WriteThrough);
+    let mut driver = InstantDisk::new(Mode::WriteThrough);
     driver.read_set(1);
     assert_eq!(driver.ratios(), [1.0; 3], "first accesses miss at every size");
     driver.pass_time(60.0);
@@ -110,17 +43,17 @@ fn a_set_that_fits_the_pool_would_miss_in_half_of_it() {
 
 #[test]
 fn accesses_that_the_pool_does_not_admit_differ_at_no_size() {
-    let mut bypassed = Driver::new(Mode::Bypass);
+    let mut bypassed = InstantDisk::new(Mode::Bypass);
     bypassed.read_set(2);
     assert!(!bypassed.shard.volume(VOLUME).admits_accesses());
     assert_eq!(bypassed.ratios(), [1.0; 3]);
-    let mut frozen = Driver::new(Mode::WriteThrough);
+    let mut frozen = InstantDisk::new(Mode::WriteThrough);
     frozen.shard.volume_mut(VOLUME).set_frozen(true);
     frozen.read_set(2);
     assert!(!frozen.shard.volume(VOLUME).admits_accesses());
     assert_eq!(frozen.ratios(), [1.0; 3]);
     // Those of held-out regions do not count at all.
-    let mut held_out = Driver::new(Mode::WriteThrough);
+    let mut held_out = InstantDisk::new(Mode::WriteThrough);
     held_out.read_set(3);
     let before = size_prediction(&held_out.shard, VOLUME);
     held_out.shard.volume_mut(VOLUME).set_hold_out(HoldOut::ALL);
@@ -131,7 +64,7 @@ fn accesses_that_the_pool_does_not_admit_differ_at_no_size() {
 
 #[test]
 fn what_a_stream_reads_ahead_would_miss_at_no_size() {
-    let mut driver = Driver::new(Mode::WriteThrough);
+    let mut driver = InstantDisk::new(Mode::WriteThrough);
     // Passes over more than the pool, all of it read ahead.
     for line in (0..4).flat_map(|_| 0..SLOTS as u64 * 2) {
         if line % 16 == 0 {
@@ -144,8 +77,8 @@ fn what_a_stream_reads_ahead_would_miss_at_no_size() {
 
 #[test]
 fn what_is_read_in_sequence_from_the_pool_would_be_read_ahead_in_a_smaller_one() {
-    let mut driver = Driver::new(Mode::WriteThrough);
-    let pass = |driver: &mut Driver| (0..LINES).for_each(|line| driver.read(line));
+    let mut driver = InstantDisk::new(Mode::WriteThrough);
+    let pass = |driver: &mut InstantDisk| (0..LINES).for_each(|line| driver.read(line));
     (0..40).for_each(|_| pass(&mut driver));
     driver.pass_time(600.0);
     driver.pass_time(600.0);
@@ -164,7 +97,7 @@ fn what_is_read_in_sequence_from_the_pool_would_be_read_ahead_in_a_smaller_one()
 
 #[test]
 fn pinned_lines_are_in_a_pool_of_any_size() {
-    let mut driver = Driver::new(Mode::WriteThrough);
+    let mut driver = InstantDisk::new(Mode::WriteThrough);
     let mut pins = PinnedRanges::default();
     pins.add(ByteRange::new(0, 1500 * LINE));
     let lines = pins.lines();
@@ -178,10 +111,10 @@ fn pinned_lines_are_in_a_pool_of_any_size() {
 
 #[test]
 fn a_change_of_the_size_starts_anew() {
-    let mut driver = Driver::new(Mode::WriteThrough);
+    let mut driver = InstantDisk::new(Mode::WriteThrough);
     driver.read_set(9);
     driver.pass_time(60.0);
-    let accesses = |driver: &Driver| size_prediction(&driver.shard, VOLUME).accesses();
+    let accesses = |driver: &InstantDisk| size_prediction(&driver.shard, VOLUME).accesses();
     let before = accesses(&driver);
     driver.resize(SLOTS / 2);
     assert!(accesses(&driver) < before / 20.0, "{} of {before}", accesses(&driver));

@@ -29,6 +29,11 @@ pub(super) const fn count(depth: u64) -> usize {
     class_of(depth - 1) + 1
 }
 
+/// The number of classes in this many doublings of a distance of 16 lines or more.
+pub(super) const fn of_doublings(doublings: u32) -> usize {
+    STEPS as usize * doublings as usize
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

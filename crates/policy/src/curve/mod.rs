@@ -60,6 +60,14 @@ const SHARD_SAMPLES: f64 = 2048.0;
 /// misses of the processor's cache: 3 ns per hit at the lower bound, in shards of at least 512 MiB.
 const SHARD_RATES: (f64, f64) = (1.0 / 64.0, 1.0 / 16.0);
 
+/// A volume is read once if less than this share of its accesses is to lines that a cache twice as
+/// large as the shard, for this volume alone, would still have.
+const READ_ONCE_SHARE: f64 = 1.0 / 32.0;
+/// The classes of distances beyond that cache: two doublings, to eight times the shard.
+const FAR_CLASSES: usize = classes::of_doublings((SHARD_DEPTH / 2).ilog2());
+/// The sampled accesses from which on that can be told.
+const READ_ONCE_SAMPLES_MIN: f64 = 512.0;
+
 /// The limits of an estimator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CurveConfig {
@@ -112,6 +120,8 @@ struct AccessCounts {
     hits: Box<[u32]>,
     /// Accesses beyond the depth, and first accesses.
     beyond: u32,
+    /// The accesses at distances up to twice the shard: all but the last [`FAR_CLASSES`].
+    near: u64,
     /// What one access adds to a count: [`WEIGHT`], or less after an overflow.
     weight: u32,
 }
@@ -238,6 +248,16 @@ impl CurveEstimator {
         Some(MissRatioCurve::of(self.accesses as f64, sampled * self.rate(), hits))
     }
 
+    /// Whether clients hardly ever return to a line while a cache twice as large as the shard would
+    /// have it. False while there are too few accesses to tell: fewer than the shard has lines.
+    pub fn is_read_once(&self) -> bool {
+        let Some(counts) = self.counts.as_deref() else { return false };
+        let sampled = self.accesses as f64 * self.rate();
+        self.accesses >= self.config.depth_lines / SHARD_DEPTH
+            && sampled >= READ_ONCE_SAMPLES_MIN
+            && counts.near as f64 / f64::from(counts.weight) < sampled * READ_ONCE_SHARE
+    }
+
     /// The current sampling rate; zero if the limit allows no estimate.
     pub fn rate(&self) -> f64 {
         self.threshold as f64 / ALL as f64
@@ -258,7 +278,9 @@ impl CurveEstimator {
     /// # Panics
     /// Panics if an invariant is violated. For tests: it visits all samples.
     pub fn self_check(&self) {
-        let Some(AccessCounts { sampled, .. }) = self.counts.as_deref() else { return };
+        let Some(counts) = self.counts.as_deref() else { return };
+        assert_eq!(counts.near, counts.near_accesses(), "accesses at small distances");
+        let sampled = &counts.sampled;
         sampled.self_check();
         assert!(sampled.capacity() <= self.capacity_max as usize, "more samples than allowed");
         let above = sampled.iter().filter(|&line| u64::from(line) >= self.threshold).count();
@@ -316,18 +338,19 @@ const fn kept(capacity: usize) -> usize {
 impl AccessCounts {
     fn new(config: CurveConfig) -> Self {
         let hits = vec![0; classes::count(config.depth_lines)].into_boxed_slice();
-        Self { sampled: SampledLines::default(), hits, beyond: 0, weight: WEIGHT }
+        Self { sampled: SampledLines::default(), hits, beyond: 0, near: 0, weight: WEIGHT }
     }
 
     /// Counts an access. Returns false if the count would overflow.
     fn add(&mut self, class: Option<usize>) -> bool {
-        let count = match class {
-            Some(class) if class < self.hits.len() => &mut self.hits[class],
-            _ => &mut self.beyond,
-        };
-        let sum = count.checked_add(self.weight);
-        *count = sum.unwrap_or(*count);
-        sum.is_some()
+        let class = class.filter(|&class| class < self.hits.len());
+        let count = class.map_or(&mut self.beyond, |class| &mut self.hits[class]);
+        let Some(sum) = count.checked_add(self.weight) else { return false };
+        *count = sum;
+        if class.is_some_and(|class| class < self.near_classes()) {
+            self.near += u64::from(self.weight);
+        }
+        true
     }
 
     /// Halves all counts, and the weight of later accesses. Returns whether the weight was halved.
@@ -342,6 +365,16 @@ impl AccessCounts {
     fn scale(&mut self, scale: impl Fn(u32) -> u32) {
         self.hits.iter_mut().for_each(|count| *count = scale(*count));
         self.beyond = scale(self.beyond);
+        self.near = self.near_accesses();
+    }
+
+    /// See [`AccessCounts::near`].
+    fn near_accesses(&self) -> u64 {
+        self.hits[..self.near_classes()].iter().copied().map(u64::from).sum()
+    }
+
+    const fn near_classes(&self) -> usize {
+        self.hits.len().saturating_sub(FAR_CLASSES)
     }
 
     /// Frees positions for sampled accesses. Drops accesses that were followed by another one to

@@ -322,3 +322,35 @@ fn accesses_to_what_a_warm_up_has_read_are_no_misses() {
     let miss_ratio = estimator.curve().unwrap().miss_ratio(1 << 30).unwrap();
     assert!((miss_ratio - 0.5).abs() < 0.01, "{miss_ratio}");
 }
+
+#[test]
+fn a_volume_whose_lines_do_not_return_is_read_once() {
+    const DEPTH: u64 = 8 * 4_096;
+    let mut estimator = estimator(DEPTH, 1.0 / 4.0, PLENTY);
+    assert!(!estimator.is_read_once());
+    // Not before a full pool was read.
+    record(&mut estimator, &(0..4_000).collect::<Vec<_>>());
+    assert!(!estimator.is_read_once());
+    record(&mut estimator, &(4_000..20_000).collect::<Vec<_>>());
+    assert!(estimator.is_read_once());
+    estimator.decay(0.5);
+    assert!(estimator.is_read_once());
+    estimator.self_check();
+    // One access in ten is to a line that was read before.
+    let line = |n| if n % 10 == 0 { n - 4_001 } else { n };
+    let mixed: Vec<u64> = (20_000..44_000).map(line).collect();
+    record(&mut estimator, &mixed);
+    assert!(!estimator.is_read_once());
+    // Circles of three shards, and of one and a half.
+    for (lines, is_read_once) in [(DEPTH * 3 / 8, true), (DEPTH * 3 / 16, false)] {
+        let mut circle = self::estimator(DEPTH, 1.0 / 4.0, PLENTY);
+        record(&mut circle, &(0..3 * DEPTH).map(|n| n % lines).collect::<Vec<_>>());
+        assert_eq!(circle.is_read_once(), is_read_once, "{lines} lines");
+    }
+    // Too few samples.
+    let mut small = self::estimator(8 * 64, 1.0, PLENTY);
+    record(&mut small, &(0..500).collect::<Vec<_>>());
+    assert!(!small.is_read_once());
+    record(&mut small, &(500..513).collect::<Vec<_>>());
+    assert!(small.is_read_once());
+}
