@@ -76,6 +76,8 @@ pub struct MemInfo {
     /// The memory available without swapping: the machine's, or the least that a control group has
     /// left.
     pub available: Bound,
+    /// The memory that the machine has available, in bytes, if no control group limits it.
+    pub machine_available_bytes: u64,
     /// By how much a control group exceeds its limit, in bytes: the most of all groups.
     pub excess_bytes: u64,
 }
@@ -86,6 +88,7 @@ impl MemInfo {
         Self {
             total: Bound::of_machine(total_bytes),
             available: Bound::of_machine(available_bytes),
+            machine_available_bytes: available_bytes,
             excess_bytes: 0,
         }
     }

@@ -23,6 +23,9 @@ const MOST_SHARE: u64 = 2;
 /// With an explicit size, a machine or container below twice [`RESERVE_BYTES`] reserves its memory
 /// divided by this. Otherwise a small one could not be used at all.
 const RESERVE_SHARE: u64 = 2;
+/// The limit of a control group divided by this is left to other programs in it: the machine's own
+/// services are elsewhere.
+const GROUP_RESERVE_SHARE: u64 = 4;
 /// Sizes are rounded down to whole mebibytes, for short numbers in logs and tables.
 const STEP_BYTES: u64 = 1 << 20;
 
@@ -33,7 +36,8 @@ const fn rounded(bytes: u64) -> u64 {
 /// The memory that is left to the system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MemoryReserve {
-    /// [`RESERVE_BYTES`]; beside an explicit size, half of the memory if that is less.
+    /// [`RESERVE_BYTES`] of the machine; beside an explicit size, half of its memory if that is
+    /// less. Of a control group that leaves less than the machine, a quarter if that is less.
     #[default]
     Auto,
     /// This many bytes.
@@ -42,18 +46,28 @@ pub enum MemoryReserve {
 
 impl MemoryReserve {
     /// The reserve beside a pool of an explicit size, in bytes.
-    pub fn beside_explicit(self, total_bytes: u64) -> u64 {
-        match self {
-            Self::Auto => rounded(RESERVE_BYTES.min(total_bytes / RESERVE_SHARE)),
-            Self::Bytes(bytes) => bytes,
-        }
+    pub fn beside_explicit(self, machine: &MemInfo) -> u64 {
+        self.of(machine, rounded(RESERVE_BYTES.min(machine.total.bytes / RESERVE_SHARE)))
     }
 
     /// The reserve beside a pool of a size chosen by `auto`, in bytes.
-    pub const fn beside_auto(self) -> u64 {
-        match self {
-            Self::Auto => RESERVE_BYTES,
-            Self::Bytes(bytes) => bytes,
+    pub fn beside_auto(self, machine: &MemInfo) -> u64 {
+        self.of(machine, RESERVE_BYTES)
+    }
+
+    /// The part of the available memory to leave, if `of_machine_bytes` of the machine's are to be
+    /// left.
+    fn of(self, machine: &MemInfo, of_machine_bytes: u64) -> u64 {
+        let available = &machine.available;
+        match (self, &available.group) {
+            (Self::Bytes(bytes), _) => bytes,
+            (Self::Auto, None) => of_machine_bytes,
+            (Self::Auto, Some(group)) => {
+                let of_group = rounded(RESERVE_BYTES.min(group.bytes / GROUP_RESERVE_SHARE));
+                // What the machine has beyond the group's limit is left to it in any case.
+                let beyond = machine.machine_available_bytes.saturating_sub(available.bytes);
+                of_group.max(of_machine_bytes.saturating_sub(beyond))
+            }
         }
     }
 }
@@ -148,11 +162,11 @@ impl MemorySettings {
         }
     }
 
-    /// The memory that is left to a system with `total_bytes`.
-    pub fn reserve_bytes(&self, total_bytes: u64) -> u64 {
+    /// The part of the available memory that is left to the system, in bytes.
+    pub fn reserve_bytes(&self, machine: &MemInfo) -> u64 {
         match self.memory {
-            MemorySetting::Auto => self.reserve.beside_auto(),
-            MemorySetting::Bytes(_) => self.reserve.beside_explicit(total_bytes),
+            MemorySetting::Auto => self.reserve.beside_auto(machine),
+            MemorySetting::Bytes(_) => self.reserve.beside_explicit(machine),
         }
     }
 }
@@ -202,7 +216,7 @@ impl MemInfo {
         if self.total.bytes < MACHINE_BYTES_MIN {
             return Err(MemoryError::MachineTooSmall { total: self.total.clone() });
         }
-        let reserve_bytes = reserve.beside_auto();
+        let reserve_bytes = reserve.beside_auto(self);
         let wanted = (self.available.bytes / AUTO_SHARE).max(AUTO_BYTES_MIN);
         let bytes = rounded(wanted.min(self.available.bytes.saturating_sub(reserve_bytes)));
         if bytes < limits::MEMORY_BYTES_MIN {
@@ -222,7 +236,7 @@ impl MemInfo {
     /// As [`MemInfo::auto_bytes`].
     pub fn auto_range(&self, settings: &MemorySettings) -> Result<(u64, u64), MemoryError> {
         let auto_bytes = self.auto_bytes(settings.reserve)?;
-        let free_bytes = self.available.bytes.saturating_sub(settings.reserve.beside_auto());
+        let free_bytes = self.available.bytes.saturating_sub(settings.reserve.beside_auto(self));
         let free_bytes = rounded(free_bytes);
         let bound = |setting, default| match setting {
             MemorySetting::Auto => default,
@@ -241,7 +255,7 @@ impl MemInfo {
     /// Checks that an explicit size leaves the reserve to the system.
     fn check_explicit(&self, bytes: u64, reserve: MemoryReserve) -> Result<(), MemoryError> {
         let available = self.available.clone();
-        let reserve_bytes = reserve.beside_explicit(self.total.bytes);
+        let reserve_bytes = reserve.beside_explicit(self);
         match available.bytes.checked_sub(bytes) {
             None => Err(MemoryError::NotAvailable { bytes, available, reserve_bytes }),
             Some(left_bytes) if left_bytes < reserve_bytes => {
@@ -272,6 +286,8 @@ impl MemInfo {
         let mut machine = self.clone();
         let bytes = self.available.bytes.saturating_add(kept.used_bytes);
         machine.available.bytes = bytes.min(self.total.bytes);
+        let beyond = &mut machine.machine_available_bytes;
+        *beyond = beyond.saturating_add(kept.used_bytes);
         machine
     }
 
@@ -293,7 +309,7 @@ impl MemInfo {
         match (settings.memory, kept.limit_bytes) {
             (MemorySetting::Auto, Some(bytes))
                 if kept.now_bytes.unwrap_or(bytes)
-                    <= machine.available.bytes.saturating_sub(reserve.beside_auto()) =>
+                    <= machine.available.bytes.saturating_sub(reserve.beside_auto(&machine)) =>
             {
                 Ok(range(kept.start_bytes.unwrap_or(bytes), bytes))
             }

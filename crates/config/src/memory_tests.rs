@@ -89,7 +89,7 @@ fn a_machine_or_container_below_512_mib_is_refused_without_an_explicit_size() {
          memory=auto requires: raise the limit, or set memory to 32MiB"
     );
     assert_eq!(explicit(&small, 32, AUTO), Ok(32 * MIB));
-    assert_eq!(explicit(&group(300, 0), 150, AUTO), Ok(150 * MIB), "half of a container");
+    assert_eq!(explicit(&group(300, 0), 225, AUTO), Ok(225 * MIB), "three quarters of a container");
 }
 
 #[test]
@@ -104,11 +104,11 @@ fn an_explicit_size_leaves_the_reserve() {
     assert_eq!(
         refusal(explicit(&group(900, 0), 800, AUTO)),
         "memory 800MiB leaves 100MiB of the 900MiB available (the control group /user.slice/x \
-         allows 900MiB), less than the 450MiB that are reserved for the system: set memory to \
-         450MiB or memory-reserve to 100MiB"
+         allows 900MiB), less than the 225MiB that are reserved for the system: set memory to \
+         675MiB or memory-reserve to 100MiB"
     );
     // What a remedy names is accepted.
-    assert!(explicit(&group(900, 0), 450, AUTO).is_ok());
+    assert!(explicit(&group(900, 0), 675, AUTO).is_ok());
     assert!(explicit(&group(900, 0), 800, MemoryReserve::Bytes(100 * MIB)).is_ok());
     assert!(explicit(&large, 16384, MemoryReserve::Bytes(0)).is_ok());
 }
@@ -130,9 +130,27 @@ fn an_explicit_size_that_is_not_available_is_refused_whatever_the_reserve() {
 #[test]
 fn the_reserve_beside_an_explicit_size_is_at_most_half_of_a_small_machine() {
     for (total_mib, reserve_mib) in [(0, 0), (256, 128), (999, 499), (1000, 500), (4096, 500)] {
-        assert_eq!(AUTO.beside_explicit(total_mib * MIB), reserve_mib * MIB, "{total_mib}");
+        let machine = machine(total_mib * MIB, 0);
+        assert_eq!(AUTO.beside_explicit(&machine), reserve_mib * MIB, "{total_mib}");
     }
-    assert_eq!(MemoryReserve::Bytes(7).beside_explicit(0), 7);
+    assert_eq!(MemoryReserve::Bytes(7).beside_explicit(&machine(0, 0)), 7);
+}
+
+#[test]
+fn the_reserve_in_a_control_group_is_a_quarter_of_its_limit() {
+    for (limit_mib, reserve_mib) in [(512, 128), (650, 162), (2000, 500), (8192, 500)] {
+        let group = group(limit_mib, 100);
+        assert_eq!(AUTO.beside_auto(&group), reserve_mib * MIB, "{limit_mib}");
+        assert_eq!(AUTO.beside_explicit(&group), reserve_mib * MIB, "{limit_mib}");
+    }
+    assert_eq!(MemoryReserve::Bytes(7).beside_auto(&group(650, 0)), 7);
+    // The machine keeps its own reserve: 100 MiB are beyond the limit of the group.
+    let limit = GroupLimit { name: "/x".into(), bytes: 650 * MIB };
+    let busy = machine(32 << 30, 750 * MIB).limited(&limit, 0);
+    assert_eq!(AUTO.beside_auto(&busy), 400 * MIB);
+    // It has less than the group.
+    let full = machine(32 << 30, 600 * MIB).limited(&limit, 0);
+    assert_eq!(AUTO.beside_auto(&full), RESERVE_BYTES);
 }
 
 /// A kept pool that keeps the size of its creation.
@@ -259,8 +277,9 @@ fn the_memory_is_not_below_its_minimum() {
     let expected = "memory-max 100MiB is less than the 101MiB of memory-min: set memory-max to \
                     101MiB or memory-min to 100MiB";
     assert_eq!(refused, expected);
-    assert_eq!(after.reserve_bytes(400 * MIB), 200 * MIB);
-    assert_eq!(before.reserve_bytes(400 * MIB), RESERVE_BYTES);
+    let machine = machine(400 * MIB, 0);
+    assert_eq!(after.reserve_bytes(&machine), 200 * MIB);
+    assert_eq!(before.reserve_bytes(&machine), RESERVE_BYTES);
 }
 
 #[test]
@@ -279,7 +298,8 @@ fn auto_begins_with_an_eighth_and_takes_half_at_most() {
     assert_eq!(range(&large, &["memory-min=3GiB"]), (3072, 8192));
     assert_eq!(range(&large, &["memory-min=5GiB"]), (5120, 5120), "less than twice as much");
     assert_eq!(range(&group(2048, 0), &[]), (256, 1024));
-    assert_eq!(range(&group(700, 150), &[]), (50, 50));
+    assert_eq!(range(&group(650, 16), &[]), (79, 317));
+    assert_eq!(range(&group(700, 450), &[]), (64, 64));
     assert_eq!(range(&group(1024, 300), &["memory-max=100MiB"]), (90, 100));
 }
 
@@ -305,7 +325,7 @@ proptest! {
         let settings = settings(setting, reserve);
         let choice = machine(total, available).resolve(&settings, KeptMemory::default());
         if choice.is_ok() {
-            prop_assert!(available - bytes >= reserve.beside_explicit(total));
+            prop_assert!(available - bytes >= reserve.beside_explicit(&machine(total, available)));
         }
     }
 

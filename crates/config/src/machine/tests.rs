@@ -67,6 +67,7 @@ fn the_lowest_limit_of_the_enclosing_groups_counts() {
     let expected = MemInfo {
         total: bound(2 * GIB, "/vm", 2 * GIB),
         available: bound(3 * GIB / 2, "/vm", 2 * GIB),
+        machine_available_bytes: 6 * GIB,
         excess_bytes: 0,
     };
     assert_eq!(info, expected);

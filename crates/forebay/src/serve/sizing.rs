@@ -192,7 +192,7 @@ impl Sizing {
             now_ms: figures.now_ms,
             available_bytes: figures.machine.available.bytes,
             excess_bytes: figures.machine.excess_bytes,
-            reserve_bytes: state.settings.reserve_bytes(figures.machine.total.bytes),
+            reserve_bytes: state.settings.reserve_bytes(&figures.machine),
             stalled_us: figures.stalled_us,
             limit_events: figures.limit_events,
         };

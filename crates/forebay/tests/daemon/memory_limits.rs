@@ -92,17 +92,17 @@ fn a_refusal_names_the_control_group_that_limits() {
     assert_eq!(
         refusal(container.path(), &["--memory", "700MiB"]),
         "forebay: memory 700MiB leaves 100MiB of the 800MiB available (the control group \
-         /user.slice/x allows 900MiB), less than the 450MiB that are reserved for the system: \
-         start the server with --memory 350MiB or --memory-reserve 100MiB"
+         /user.slice/x allows 900MiB), less than the 225MiB that are reserved for the system: \
+         start the server with --memory 575MiB or --memory-reserve 100MiB"
     );
-    assert_eq!(accepted(container.path(), "350MiB", &[]), 350);
+    assert_eq!(accepted(container.path(), "575MiB", &[]), 575);
 }
 
 #[test]
 fn the_default_is_an_eighth_of_what_is_available() {
     assert_eq!(accepted(machine().path(), "auto", &[]), 768);
     assert_eq!(accepted(container(4096, 1024).path(), "auto", &[]), 384);
-    assert_eq!(accepted(container(700, 150).path(), "auto", &[]), 50, "the rest is reserved");
+    assert_eq!(accepted(container(700, 475).path(), "auto", &[]), 50, "the rest is reserved");
     let reserve = &["--memory-reserve", "100MiB"][..];
     assert_eq!(accepted(container(700, 500).path(), "auto", reserve), 64);
 }
