@@ -42,7 +42,7 @@ pub use hardware::hardware_name;
 pub use io::{Buffer, CompletionSink, Io, IoKind, IoToken};
 pub use log::LogLimiter;
 pub use memory::{MemoryBackend, MemoryStoreError, saved_memory_bytes};
-pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
+pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdTls, NbdTlsError, NbdUrl};
 pub use open::{OpenError, allocated_bytes, identity_of, open, plain_path, try_open};
 pub use options::OpenOptions;
 pub use presence::Displaced;

@@ -325,7 +325,7 @@ mod tests {
         assert!(error("file:").starts_with("the name of the backend is empty"));
         assert!(error("memry:1GiB").contains("there is no backend 'memry:'"));
         assert!(error("slow(read=1ms):memory:1MiB").contains("does not exist"));
-        assert!(error("nbds://h/x").contains("TLS"));
+        assert!(error("nbds://h/x").contains("nbds needs tls-certificates"));
         assert!(error("nbd:h").contains("is not the address of an export"));
     }
 }

@@ -29,10 +29,10 @@ impl ExportTarget {
     pub(super) fn connect(&self, time: Duration) -> Result<ConnectedExport, NbdError> {
         let fail = |source| NbdError::Connect { url: self.name.clone(), source };
         let deadline = Instant::now() + time;
-        let socket = NbdSocket::connect(&self.url.address, deadline).map_err(fail)?;
+        let mut socket = NbdSocket::connect(&self.url.address, deadline).map_err(fail)?;
         let mut handshake = ClientHandshake::new(ExportConfig {
             export: self.url.export.clone(),
-            tls: false,
+            tls: self.url.tls.is_some(),
             simple: false,
             extended: true,
             base_allocation: true,
@@ -42,26 +42,54 @@ impl ExportTarget {
             let (taken, step) = handshake.advance(&input, &mut output);
             input.drain(..taken);
             if !output.is_empty() {
-                socket.set_deadline(Some(deadline)).map_err(fail)?;
-                let sent = socket.send_all(&mut [IoSlice::new(&output)]);
-                sent.map_err(|error| fail(as_timeout(error)))?;
+                let sent = send(&socket, deadline, &output);
+                sent.map_err(|error| self.explain(error, &socket, deadline))?;
                 output.clear();
             }
             match step {
                 ClientStep::NeedMore => {
-                    receive_more(&socket, deadline, &mut input).map_err(fail)?
+                    let received = receive_more(&socket, deadline, &mut input);
+                    received.map_err(|error| self.explain(error, &socket, deadline))?;
                 }
                 ClientStep::Enter(opened) => {
                     self.check(&opened)?;
                     socket.set_deadline(None).map_err(fail)?;
                     return Ok(ConnectedExport { socket, opened, input });
                 }
-                ClientStep::StartTls => return Err(NbdError::Tls { url: self.name.clone() }),
+                ClientStep::StartTls => {
+                    self.start_tls(&mut socket, deadline)?;
+                    handshake.tls_established(&mut output);
+                }
                 ClientStep::Fail(source) => {
                     return Err(NbdError::Handshake { url: self.name.clone(), source });
                 }
             }
         }
+    }
+
+    /// Why a connection has failed in the handshake. Over TLS, a server says why it refuses the
+    /// client's certificate only after its own handshake.
+    fn explain(&self, error: io::Error, socket: &NbdSocket, deadline: Instant) -> NbdError {
+        let url = self.name.clone();
+        let mut rest = Vec::new();
+        let source = match receive_more(socket, deadline, &mut rest) {
+            _ if self.url.tls.is_none() || is_alert(&error) => error,
+            Err(alert) if is_alert(&alert) => alert,
+            _ => error,
+        };
+        match is_alert(&source) {
+            true => NbdError::TlsEnded { url, source },
+            false => NbdError::Connect { url, source },
+        }
+    }
+
+    fn start_tls(&self, socket: &mut NbdSocket, deadline: Instant) -> Result<(), NbdError> {
+        // The handshake asks for TLS only if the address does.
+        let Some(tls) = &self.url.tls else { return Ok(()) };
+        let session =
+            tls.begin().map_err(|source| NbdError::TlsFiles { url: self.name.clone(), source })?;
+        let established = socket.start_tls(session, deadline).map_err(as_timeout);
+        established.map_err(|source| NbdError::Tls { url: self.name.clone(), source })
     }
 
     /// Checks that the export can be a backend.
@@ -92,6 +120,16 @@ impl ExportTarget {
             && lost == 0;
         if is_same { Ok(()) } else { Err(NbdError::Changed { url: self.name.clone() }) }
     }
+}
+
+/// Whether the peer has ended a TLS session, or violated its protocol.
+fn is_alert(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
+}
+
+fn send(socket: &NbdSocket, deadline: Instant, output: &[u8]) -> io::Result<()> {
+    socket.set_deadline(Some(deadline))?;
+    socket.send_all(&mut [IoSlice::new(output)]).map_err(as_timeout)
 }
 
 fn receive_more(socket: &NbdSocket, deadline: Instant, input: &mut Vec<u8>) -> io::Result<()> {

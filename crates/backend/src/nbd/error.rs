@@ -1,7 +1,9 @@
 //! Errors of opening an export of another server.
 
+use super::NbdTlsError;
 use crate::SpecError;
 use forebay_nbd::client::OpenFailure;
+use forebay_nbd::proto::option_reply;
 use forebay_types::{Blame, Fault, Remedy};
 use std::io;
 
@@ -26,11 +28,21 @@ pub enum NbdError {
     /// The options of the address are invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// The address requires encryption.
-    #[error("'{url}' requires TLS, which connections to other servers do not support yet")]
+    /// The files for TLS, or the name of the server, cannot be used.
+    #[error("cannot set up TLS to '{url}'")]
+    TlsFiles {
+        /// The address, as given.
+        url: String,
+        /// The cause.
+        source: NbdTlsError,
+    },
+    /// The TLS handshake failed.
+    #[error("cannot establish TLS to the server of '{url}'")]
     Tls {
         /// The address, as given.
         url: String,
+        /// The cause.
+        source: io::Error,
     },
     /// The connection failed.
     #[error("cannot reach the server of '{url}'")]
@@ -38,6 +50,14 @@ pub enum NbdError {
         /// The address, as given.
         url: String,
         /// The system's error.
+        source: io::Error,
+    },
+    /// The server has ended the TLS session.
+    #[error("the server of '{url}' refuses this client")]
+    TlsEnded {
+        /// The address, as given.
+        url: String,
+        /// The server's alert.
         source: io::Error,
     },
     /// The server has no such export, or does not speak the protocol.
@@ -85,6 +105,11 @@ const fn is_refusal(failure: &OpenFailure) -> bool {
     matches!(failure, OpenFailure::Refused { .. })
 }
 
+/// Whether the server demands TLS.
+const fn needs_tls(failure: &OpenFailure) -> bool {
+    matches!(failure, OpenFailure::Refused { reply: option_reply::ERR_TLS_REQD, .. })
+}
+
 impl Fault for NbdError {
     fn remedy(&self) -> Remedy {
         match self {
@@ -93,10 +118,26 @@ impl Fault for NbdError {
             }
             Self::LongName { .. } => "give the export a shorter name on its server".into(),
             Self::Spec(error) => error.remedy(),
+            Self::TlsFiles { source: NbdTlsError::Name { .. }, .. } => {
+                "give the name in the server's certificate as tls-hostname=NAME".into()
+            }
+            Self::TlsFiles { .. } => "put ca-cert.pem, the certificate of the server's authority, \
+                                      into the folder, and client-cert.pem and client-key.pem if \
+                                      the server asks for a certificate"
+                .into(),
             Self::Tls { .. } => {
-                "use nbd:// or nbd+unix:// through a trusted network or a tunnel".into()
+                Remedy::from("check that ca-cert.pem signed the server's certificate")
+                    .or("give the name in it as tls-hostname=NAME")
+            }
+            Self::TlsEnded { .. } => {
+                "put a certificate that the server accepts into the folder, as \
+                                      client-cert.pem and client-key.pem"
+                    .into()
             }
             Self::Connect { .. } => "check that it runs and listens there".into(),
+            Self::Handshake { source, .. } if needs_tls(source) => {
+                "write nbds:// or nbds+unix://, with tls-certificates=FOLDER".into()
+            }
             Self::Handshake { source, .. } if is_refusal(source) => {
                 Remedy::from("check the name of the export")
                     .or("list them with nbdinfo, which comes with libnbd")
@@ -115,9 +156,10 @@ impl Fault for NbdError {
 
     fn blame(&self) -> Blame {
         match self {
-            Self::Address { .. } | Self::LongName { .. } | Self::Spec(_) | Self::Tls { .. } => {
-                Blame::Operator
-            }
+            Self::Address { .. }
+            | Self::LongName { .. }
+            | Self::Spec(_)
+            | Self::TlsFiles { .. } => Blame::Operator,
             _ => Blame::Environment,
         }
     }

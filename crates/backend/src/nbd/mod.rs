@@ -12,6 +12,7 @@ mod error;
 mod link;
 mod socket;
 mod threads;
+mod tls;
 mod url;
 mod volatile;
 
@@ -19,6 +20,7 @@ mod volatile;
 mod tests;
 
 pub use error::NbdError;
+pub use tls::{NbdTls, NbdTlsError};
 pub use url::{NbdAddress, NbdUrl};
 
 use crate::count::{IoCount, IoCounter};
@@ -56,7 +58,11 @@ pub struct NbdBackend {
 /// Opens an export.
 pub(crate) fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, NbdError> {
     if options.is_trial {
-        let (identity, medium) = (NbdUrl::parse(spec)?.identity(), StoreMedium::default());
+        let url = NbdUrl::parse(spec)?;
+        if let Some(tls) = &url.tls {
+            tls.begin().map_err(|source| NbdError::TlsFiles { url: spec.to_owned(), source })?;
+        }
+        let (identity, medium) = (url.identity(), StoreMedium::default());
         return Ok(Arc::new(TrialBackend::new(spec, UNKNOWN_BYTES, identity, medium)));
     }
     Ok(Arc::new(NbdBackend::open(spec, options)?))
@@ -82,7 +88,8 @@ impl NbdBackend {
         let first = connected.opened;
         let description = describe(&target, &first);
         let (connection, input) = connected.into_connection();
-        let reconnect_time = Duration::from_secs(u64::from(options.reconnect_seconds));
+        let reconnect_seconds = target.url.reconnect_seconds.unwrap_or(options.reconnect_seconds);
+        let reconnect_time = Duration::from_secs(u64::from(reconnect_seconds));
         let link = NbdLink::new(connection, reconnect_time);
         let shared = Arc::new(NbdShared::new(target, first, link));
         let mut backend = Self {

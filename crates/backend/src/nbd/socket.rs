@@ -1,5 +1,6 @@
-//! The socket to a server, TCP or Unix.
+//! The socket to a server, TCP or Unix, in plain text or with TLS.
 
+use super::tls::TlsSession;
 use super::url::NbdAddress;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
@@ -7,6 +8,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
     SocketType, connect, socket_with,
 };
+use rustls::ClientConnection;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
@@ -26,16 +28,24 @@ const USER_TIMEOUT_MS: u32 = 12_000;
 const SLICES_PER_CALL_MAX: usize = 1024;
 
 /// A connected socket. One thread may send while another one receives.
-pub(super) struct NbdSocket(OwnedFd);
+pub(super) struct NbdSocket {
+    socket: OwnedFd,
+    /// Once TLS is established.
+    tls: Option<Box<TlsSession>>,
+}
 
 #[cfg(test)]
 impl From<UnixStream> for NbdSocket {
     fn from(stream: UnixStream) -> Self {
-        Self(stream.into())
+        Self::plain(stream.into())
     }
 }
 
 impl NbdSocket {
+    const fn plain(socket: OwnedFd) -> Self {
+        Self { socket, tls: None }
+    }
+
     /// Connects before `deadline`.
     pub(super) fn connect(address: &NbdAddress, deadline: Instant) -> io::Result<Self> {
         match address {
@@ -46,11 +56,11 @@ impl NbdSocket {
             }
             NbdAddress::Unix { path } => {
                 let (domain, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
-                let socket = Self(socket_with(domain, SocketType::STREAM, flags, None)?);
+                let socket = Self::plain(socket_with(domain, SocketType::STREAM, flags, None)?);
                 // The send timeout also limits the wait for a place in the server's backlog.
                 socket.set_deadline(Some(deadline))?;
                 let address = SocketAddrUnix::new(path)?;
-                let connected = rustix::io::retry_on_intr(|| connect(&socket.0, &address));
+                let connected = rustix::io::retry_on_intr(|| connect(&socket.socket, &address));
                 connected.map_err(|error| as_timeout(error.into()))?;
                 Ok(socket)
             }
@@ -60,13 +70,13 @@ impl NbdSocket {
     /// Disables Nagle's algorithm, and detects a dead host within seconds. Unsupported options are
     /// ignored.
     fn tuned(stream: TcpStream) -> Self {
-        let socket = Self(stream.into());
-        let _ = sockopt::set_tcp_nodelay(&socket.0, true);
-        let _ = sockopt::set_socket_keepalive(&socket.0, true);
-        let _ = sockopt::set_tcp_keepidle(&socket.0, KEEPALIVE_IDLE);
-        let _ = sockopt::set_tcp_keepintvl(&socket.0, KEEPALIVE_INTERVAL);
-        let _ = sockopt::set_tcp_keepcnt(&socket.0, KEEPALIVE_COUNT);
-        let _ = sockopt::set_tcp_user_timeout(&socket.0, USER_TIMEOUT_MS);
+        let socket = Self::plain(stream.into());
+        let _ = sockopt::set_tcp_nodelay(&socket.socket, true);
+        let _ = sockopt::set_socket_keepalive(&socket.socket, true);
+        let _ = sockopt::set_tcp_keepidle(&socket.socket, KEEPALIVE_IDLE);
+        let _ = sockopt::set_tcp_keepintvl(&socket.socket, KEEPALIVE_INTERVAL);
+        let _ = sockopt::set_tcp_keepcnt(&socket.socket, KEEPALIVE_COUNT);
+        let _ = sockopt::set_tcp_user_timeout(&socket.socket, USER_TIMEOUT_MS);
         socket
     }
 
@@ -80,8 +90,8 @@ impl NbdSocket {
         if left.is_some_and(|left| left.is_zero()) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        sockopt::set_socket_timeout(&self.0, Timeout::Recv, left)?;
-        Ok(sockopt::set_socket_timeout(&self.0, Timeout::Send, left)?)
+        sockopt::set_socket_timeout(&self.socket, Timeout::Recv, left)?;
+        Ok(sockopt::set_socket_timeout(&self.socket, Timeout::Send, left)?)
     }
 
     /// Receives some bytes; none at the end of the stream.
@@ -90,8 +100,18 @@ impl NbdSocket {
     }
 
     fn receive_vectored(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if let Some(tls) = &self.tls {
+            let Some(first) = slices.iter_mut().find(|slice| !slice.is_empty()) else {
+                return Ok(0);
+            };
+            return tls.receive(first, |bytes| self.receive_raw(&mut [IoSliceMut::new(bytes)]));
+        }
+        self.receive_raw(slices)
+    }
+
+    fn receive_raw(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let batch = slices.len().min(SLICES_PER_CALL_MAX);
-        Ok(rustix::io::retry_on_intr(|| rustix::io::readv(&self.0, &mut slices[..batch]))?)
+        Ok(rustix::io::retry_on_intr(|| rustix::io::readv(&self.socket, &mut slices[..batch]))?)
     }
 
     /// Fills all slices.
@@ -107,13 +127,20 @@ impl NbdSocket {
     }
 
     /// Sends all slices.
-    pub(super) fn send_all(&self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    pub(super) fn send_all(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        match &self.tls {
+            Some(tls) => tls.send_all(slices, |bytes| self.send_raw(&mut [IoSlice::new(bytes)])),
+            None => self.send_raw(slices),
+        }
+    }
+
+    fn send_raw(&self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         IoSlice::advance_slices(&mut slices, 0);
         while !slices.is_empty() {
             let batch = slices.len().min(SLICES_PER_CALL_MAX);
             let mut no_control = SendAncillaryBuffer::default();
             let flags = SendFlags::NOSIGNAL;
-            match rustix::net::sendmsg(&self.0, &slices[..batch], &mut no_control, flags) {
+            match rustix::net::sendmsg(&self.socket, &slices[..batch], &mut no_control, flags) {
                 Ok(count) => IoSlice::advance_slices(&mut slices, count),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -122,10 +149,41 @@ impl NbdSocket {
         Ok(())
     }
 
+    /// Establishes TLS before `deadline`.
+    ///
+    /// # Panics
+    /// If it is established already.
+    pub(super) fn start_tls(
+        &mut self,
+        session: ClientConnection,
+        deadline: Instant,
+    ) -> io::Result<()> {
+        assert!(self.tls.is_none(), "TLS is established once");
+        let session = TlsSession::establish(
+            session,
+            |bytes| {
+                self.set_deadline(Some(deadline))?;
+                self.send_raw(&mut [IoSlice::new(bytes)])
+            },
+            |bytes| {
+                self.set_deadline(Some(deadline))?;
+                self.receive_raw(&mut [IoSliceMut::new(bytes)])
+            },
+        );
+        self.tls = Some(Box::new(session?));
+        Ok(())
+    }
+
+    /// Sends the notice that nothing follows, if the connection has one.
+    pub(super) fn close(&self) -> io::Result<()> {
+        let Some(tls) = &self.tls else { return Ok(()) };
+        tls.close(|bytes| self.send_raw(&mut [IoSlice::new(bytes)]))
+    }
+
     /// Ends the connection, and wakes blocked senders and receivers.
     pub(super) fn shutdown(&self) {
         // The socket may be closed already.
-        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }
 

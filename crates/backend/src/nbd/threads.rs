@@ -257,7 +257,7 @@ fn send_disconnect(socket: &NbdSocket, opened: &OpenExport, header: &mut Vec<u8>
     let command = NbdCommand::Disconnect;
     opened.put_request(&ExportRequest { cookie: 0, command, flags: 0, offset: 0, len: 0 }, header);
     // The server sees the end of the stream in any case.
-    let _ = socket.send_all(&mut [IoSlice::new(header)]);
+    let _ = socket.send_all(&mut [IoSlice::new(header)]).and_then(|()| socket.close());
     socket.shutdown();
 }
 

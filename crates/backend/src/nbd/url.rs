@@ -1,7 +1,8 @@
 //! Export URLs: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`.
 
-use super::NbdError;
-use crate::spec::{Fields, percent_decode};
+use super::{NbdError, NbdTls};
+use crate::SpecError;
+use crate::spec::{Fields, duration_ns, percent_decode};
 use forebay_nbd::proto::STRING_BYTES_MAX;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -29,20 +30,27 @@ pub struct NbdUrl {
     pub address: NbdAddress,
     /// The name of the export; empty for the server's default. At most 4096 bytes, no NUL.
     pub export: String,
+    /// How to reach the server over TLS; `None` for plain text.
+    pub tls: Option<NbdTls>,
+    /// How long I/O waits for a lost server before it fails, in seconds; `None` for the default.
+    pub reconnect_seconds: Option<u32>,
 }
 
 impl NbdUrl {
     /// Parses a URL.
     ///
     /// # Errors
-    /// If it is malformed, names an export that the protocol cannot name, or requires TLS.
+    /// If it is malformed, or names an export that the protocol cannot name.
     pub fn parse(url: &str) -> Result<Self, NbdError> {
         let fail = || NbdError::Address { url: url.to_owned() };
         let (scheme, rest) = url.split_once("://").ok_or_else(fail)?;
-        let is_unix = match scheme {
-            "nbd" => false,
-            "nbd+unix" => true,
-            "nbds" | "nbds+unix" => return Err(NbdError::Tls { url: url.to_owned() }),
+        let (is_unix, is_tls, known): (_, _, &[&str]) = match scheme {
+            "nbd" => (false, false, &["reconnect-delay"]),
+            "nbd+unix" => (true, false, &["socket", "reconnect-delay"]),
+            "nbds" => (false, true, &["tls-certificates", "tls-hostname", "reconnect-delay"]),
+            "nbds+unix" => {
+                (true, true, &["socket", "tls-certificates", "tls-hostname", "reconnect-delay"])
+            }
             _ => return Err(fail()),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -52,8 +60,8 @@ impl NbdUrl {
         if export.len() > STRING_BYTES_MAX {
             return Err(NbdError::LongName { bytes: export.len(), max: STRING_BYTES_MAX });
         }
+        let fields = Fields::parse(scheme, query, '&', known)?;
         let address = if is_unix {
-            let fields = Fields::parse(scheme, query, '&', &["socket"])?;
             let Some(path) = fields.text("socket") else {
                 return Err(fields.missing("socket", "/run/nbd.sock").into());
             };
@@ -62,11 +70,13 @@ impl NbdUrl {
             }
             NbdAddress::Unix { path: path.into() }
         } else {
-            Fields::parse(scheme, query, '&', &[])?;
             let (host, port) = split_authority(authority).ok_or_else(fail)?;
             NbdAddress::Tcp { host: percent_decode(host)?, port }
         };
-        Ok(Self { address, export })
+        let tls = if is_tls { Some(tls_of(&fields, &address)?) } else { None };
+        let delay_ns = fields.get("reconnect-delay", "5min", duration_ns)?;
+        let reconnect_seconds = delay_ns.map(|ns| ns.div_ceil(1_000_000_000) as u32);
+        Ok(Self { address, export, tls, reconnect_seconds })
     }
 
     /// Identifies the export. URLs that differ only in the percent-encoding, the spelling of the
@@ -85,6 +95,19 @@ impl NbdUrl {
             NbdAddress::Unix { path } => format!("nbd:{}/{}", path.display(), self.export),
         }
     }
+}
+
+/// How to reach a server at this address over TLS.
+fn tls_of(fields: &Fields<'_>, address: &NbdAddress) -> Result<NbdTls, SpecError> {
+    let Some(certificates) = fields.text("tls-certificates") else {
+        return Err(fields.missing("tls-certificates", "/etc/forebay/nbd-tls"));
+    };
+    let hostname = match (fields.text("tls-hostname"), address) {
+        (Some(name), _) => name,
+        (None, NbdAddress::Tcp { host, .. }) => host,
+        (None, NbdAddress::Unix { .. }) => "localhost",
+    };
+    Ok(NbdTls { certificates: certificates.into(), hostname: hostname.to_owned() })
 }
 
 /// Splits `HOST:PORT`, `HOST`, `[V6]:PORT` or `[V6]`.
@@ -111,7 +134,8 @@ mod tests {
     use forebay_types::Fault;
 
     fn tcp(host: &str, port: u16, export: &str) -> NbdUrl {
-        NbdUrl { address: NbdAddress::Tcp { host: host.into(), port }, export: export.into() }
+        let address = NbdAddress::Tcp { host: host.into(), port };
+        NbdUrl { address, export: export.into(), tls: None, reconnect_seconds: None }
     }
 
     #[test]
@@ -161,7 +185,10 @@ mod tests {
         }
         let message = |url| NbdUrl::parse(url).unwrap_err().explained();
         assert_eq!(message("nbd+unix:///x"), "nbd+unix needs socket: add socket=/run/nbd.sock");
-        assert!(message("nbds://h/x").contains("TLS"));
+        let expected = "nbds needs tls-certificates: add tls-certificates=/etc/forebay/nbd-tls";
+        assert_eq!(message("nbds://h/x"), expected);
+        assert!(message("nbd://h/x?tls-certificates=/a").contains("no option"));
+        assert!(message("nbd://h/x?reconnect-delay=5").contains("write it like 5min"));
         assert!(message("nbd://h/%zz").contains("%25"));
         assert!(message("nbd://h/x?socket=/s").contains("no option 'socket'"));
     }

@@ -65,7 +65,8 @@ fn a_check_says_what_a_start_would() {
     let huge = format!("x=memory:1TiB?save={}", at("image"));
     let journaled = format!("x={disk},protection=journal,journal={small}");
     for (volume, part) in [
-        ("x=nbds://h/x", "requires TLS"),
+        ("x=nbds://h/x", "nbds needs tls-certificates"),
+        ("x=nbds://h/x?tls-certificates=none", "cannot read certificates from"),
         ("x=delay(speed=1):memory:1MiB", "has no option 'speed'"),
         (&format!("x={}", at("odd")), "not a multiple of 512"),
         (&journaled, "it needs at least"),

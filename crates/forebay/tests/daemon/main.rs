@@ -37,6 +37,7 @@ mod metrics;
 mod mirror;
 mod missing;
 mod move_journal;
+mod nbd_disks;
 #[allow(dead_code, reason = "the driver's tests use the rest")]
 #[path = "../../../power/tests/nut_lab/mod.rs"]
 mod nut_lab;

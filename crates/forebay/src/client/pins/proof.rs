@@ -43,7 +43,8 @@ pub(super) fn open_volume(listeners: &[String], name: &str) -> anyhow::Result<Nb
                 continue;
             }
         };
-        let url = NbdUrl { address, export: name.to_owned() };
+        let export = name.to_owned();
+        let url = NbdUrl { address, export, tls: None, reconnect_seconds: None };
         let options =
             OpenOptions { read_only: true, reconnect_seconds: 0, ..OpenOptions::default() };
         match NbdBackend::open_export(url, listener, &options) {
