@@ -38,6 +38,8 @@ pub const VOLUME_TRUST: &str = "/v1/volumes/{name}/trust";
 pub const VOLUME_CALIBRATE: &str = "/v1/volumes/{name}/calibrate";
 /// `POST`: make a volume as large as its disk, which has grown.
 pub const VOLUME_RESIZE: &str = "/v1/volumes/{name}/resize";
+/// `POST`: serve a volume that another host has, and shut that host out.
+pub const VOLUME_TAKEOVER: &str = "/v1/volumes/{name}/takeover";
 /// `POST`: pin ranges of a volume.
 pub const VOLUME_PIN: &str = "/v1/volumes/{name}/pin";
 /// `POST`: unpin ranges of a volume.

@@ -154,6 +154,12 @@ requests! {
         self.request(Method::POST, &path, None::<&()>).await
     }
 
+    /// Serves a volume that another host has, and shuts that host out.
+    fn take_over_volume(&self, name: &str) -> ClientResult<VolumeStatus> {
+        let path = paths::of_volume(paths::VOLUME_TAKEOVER, name);
+        self.request(Method::POST, &path, None::<&()>).await
+    }
+
     /// Pins ranges of a volume.
     fn pin_volume(&self, name: &str, request: &PinRequest) -> ClientResult<VolumeStatus> {
         self.request(Method::POST, &paths::of_volume(paths::VOLUME_PIN, name), Some(request)).await

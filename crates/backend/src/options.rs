@@ -14,6 +14,10 @@ pub struct OpenOptions {
     pub in_use_wait: Duration,
     /// Refuse a file or block device with a disk image in another format, such as qcow2.
     pub refuse_images: bool,
+    /// Have a block device refuse the writes of other hosts, by a persistent reservation.
+    pub reserve: bool,
+    /// End what another host has of a store that only one may use: its reservation.
+    pub takes_over: bool,
     /// Open a stand-in, see [`crate::try_open`].
     pub is_trial: bool,
 }
@@ -25,6 +29,8 @@ impl Default for OpenOptions {
             reconnect_seconds: 30,
             in_use_wait: Duration::ZERO,
             refuse_images: false,
+            reserve: false,
+            takes_over: false,
             is_trial: false,
         }
     }

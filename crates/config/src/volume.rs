@@ -276,6 +276,7 @@ settings! {
     "accept-loss": accept_loss, yes_or_no, switch;
     "nofail": nofail, yes_or_no, switch;
     "read-only": read_only, yes_or_no, switch;
+    "reserve": reserve, yes_or_no, switch;
     "format": format, |key, text| word(key, text, &DiskFormat::ALL), DiskFormat::to_string;
     "frozen": frozen, yes_or_no, switch;
     "share-min": share_min, pool_share::min, pool_share::shown;

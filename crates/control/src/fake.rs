@@ -2,7 +2,7 @@
 //! their dirty data is a number that operations count down.
 
 use crate::{
-    AnalysisManager, ClientManager, DeviceManager, Manager, Measurements, ProgressFn,
+    AnalysisManager, ClientManager, DeviceManager, DiskManager, Manager, Measurements, ProgressFn,
     StatisticsManager, TraceSink, configured_status, convert::invalid, geometry_status,
     with_settings,
 };
@@ -401,37 +401,8 @@ impl Manager for FakeManager {
         Box::new(FakeDevices(self))
     }
 
-    fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
-        self.flush_volume(name, progress)
-    }
-
-    /// Each time, the volume has grown to twice its size.
-    fn resize_volume(&self, name: &str) -> Result<VolumeSize, Problem> {
-        self.check(name)?;
-        let mut state = self.lock();
-        let entry = state.volumes.iter_mut().find(|(spec, _)| spec.name == name);
-        let (_, volume) = entry.ok_or_else(|| Problem::unknown_volume(name))?;
-        let former_bytes = volume.size_bytes;
-        volume.size_bytes *= 2;
-        Ok(VolumeSize { size_bytes: volume.size_bytes, former_bytes })
-    }
-
-    /// Sets and returns rounded values of a hard disk.
-    fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem> {
-        self.check(name)?;
-        self.wait_while_paused();
-        let mut state = self.lock();
-        let entry = state.volumes.iter_mut().find(|(spec, _)| spec.name == name);
-        let (_, volume) = entry.ok_or_else(|| Problem::unknown_volume(name))?;
-        volume.gather = GatherStatus {
-            below_bytes: 4 << 20,
-            source: GatherSource::Measured,
-            measured_below_bytes: Some(4 << 20),
-            fixed_us: Some(12_500.0),
-            bytes_per_second: Some(100 << 20),
-            not_measured: None,
-        };
-        Ok(volume.clone())
+    fn disks(&self) -> Box<dyn DiskManager + '_> {
+        Box::new(FakeDisks(self))
     }
 
     fn analysis(&self) -> &dyn AnalysisManager {
@@ -548,6 +519,49 @@ fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
 }
 
 /// Devices of volumes of 1 GiB.
+struct FakeDisks<'a>(&'a FakeManager);
+
+impl DiskManager for FakeDisks<'_> {
+    fn trust(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
+        self.0.flush_volume(name, progress)
+    }
+
+    /// Every volume is served here already.
+    fn take_over(&self, name: &str) -> Result<VolumeStatus, Problem> {
+        self.0.check(name)?;
+        self.0.volume(name).ok_or_else(|| Problem::unknown_volume(name))
+    }
+
+    /// Each time, the volume has grown to twice its size.
+    fn resize(&self, name: &str) -> Result<VolumeSize, Problem> {
+        self.0.check(name)?;
+        let mut state = self.0.lock();
+        let entry = state.volumes.iter_mut().find(|(spec, _)| spec.name == name);
+        let (_, volume) = entry.ok_or_else(|| Problem::unknown_volume(name))?;
+        let former_bytes = volume.size_bytes;
+        volume.size_bytes *= 2;
+        Ok(VolumeSize { size_bytes: volume.size_bytes, former_bytes })
+    }
+
+    /// Sets and returns rounded values of a hard disk.
+    fn calibrate(&self, name: &str) -> Result<VolumeStatus, Problem> {
+        self.0.check(name)?;
+        self.0.wait_while_paused();
+        let mut state = self.0.lock();
+        let entry = state.volumes.iter_mut().find(|(spec, _)| spec.name == name);
+        let (_, volume) = entry.ok_or_else(|| Problem::unknown_volume(name))?;
+        volume.gather = GatherStatus {
+            below_bytes: 4 << 20,
+            source: GatherSource::Measured,
+            measured_below_bytes: Some(4 << 20),
+            fixed_us: Some(12_500.0),
+            bytes_per_second: Some(100 << 20),
+            not_measured: None,
+        };
+        Ok(volume.clone())
+    }
+}
+
 struct FakeDevices<'a>(&'a FakeManager);
 
 impl DeviceManager for FakeDevices<'_> {

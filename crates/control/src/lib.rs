@@ -30,8 +30,8 @@ pub use dashboard::{
     Dashboard, DashboardError, DashboardKeys, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TokenError, Tokens,
 };
 pub use manager::{
-    AnalysisManager, ClientManager, DeviceManager, Manager, ProgressFn, StatisticsManager,
-    TraceSink,
+    AnalysisManager, ClientManager, DeviceManager, DiskManager, Manager, ProgressFn,
+    StatisticsManager, TraceSink,
 };
 pub use metrics::{METRICS_TYPE, Measurements, metrics, server::MetricsServer};
 pub use routes::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX, openapi};

@@ -102,23 +102,8 @@ pub trait Manager: Send + Sync {
     /// The block devices of the kernel on which volumes are served.
     fn devices(&self) -> Box<dyn DeviceManager + '_>;
 
-    /// Trusts the volume's disk again after it failed a flush, and flushes it.
-    ///
-    /// # Errors
-    /// There is no such volume, or its disk fails again.
-    fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem>;
-
-    /// Measures the size below which writes of the volume are worth gathering. Takes some seconds.
-    ///
-    /// # Errors
-    /// There is no such volume, it always has requests in flight, or its disk cannot be measured.
-    fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem>;
-
-    /// Makes a volume as large as its disk, which has grown.
-    ///
-    /// # Errors
-    /// There is no such volume, its disk has shrunk, or its size is read only when it is opened.
-    fn resize_volume(&self, name: &str) -> Result<VolumeSize, Problem>;
+    /// The disks of the volumes.
+    fn disks(&self) -> Box<dyn DiskManager + '_>;
 
     /// Pins ranges of the volume, beside those that are pinned already.
     ///
@@ -241,4 +226,32 @@ pub trait DeviceManager {
     /// There is no such volume, no listener that such a client can use, or requests of the
     /// connection that is replaced are in flight.
     fn connect(&self, volume: &str, request: &ConnectDevice) -> Result<ConnectedDevice, Problem>;
+}
+
+/// What is done with the disk of a volume.
+pub trait DiskManager {
+    /// Trusts the volume's disk again after it failed a flush, and flushes it.
+    ///
+    /// # Errors
+    /// There is no such volume, or its disk fails again.
+    fn trust(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem>;
+
+    /// Measures the size below which writes of the volume are worth gathering. Takes some seconds.
+    ///
+    /// # Errors
+    /// There is no such volume, it always has requests in flight, or its disk cannot be measured.
+    fn calibrate(&self, name: &str) -> Result<VolumeStatus, Problem>;
+
+    /// Serves a volume that could not be served because another host has its disk: ends what that
+    /// host has of it.
+    ///
+    /// # Errors
+    /// There is no such volume, it is served already, or its disk cannot be taken over.
+    fn take_over(&self, name: &str) -> Result<VolumeStatus, Problem>;
+
+    /// Makes a volume as large as its disk, which has grown.
+    ///
+    /// # Errors
+    /// There is no such volume, its disk has shrunk, or its size is read only when it is opened.
+    fn resize(&self, name: &str) -> Result<VolumeSize, Problem>;
 }

@@ -180,10 +180,22 @@ pub(crate) enum Command {
     /// Replace a running forebay with the program now at its path, which adopts the pool
     #[command(long_about = "Replace a running forebay with the program now at its path, which \
         adopts the pool.\nNo data is written to the disks first: dirty data stays in memory, which \
-        a keeper holds. Clients have to reconnect. The new program checks the configuration first; \
-        if it refuses it, nothing changes. If it exits before it serves, the old program is \
-        started again, and the exit code is 1.")]
+        a keeper holds. Connections without TLS continue. The new program checks the \
+        configuration first; if it refuses it, nothing changes. If it exits before it serves, the \
+        old program is started again, and the exit code is 1.")]
     Upgrade(StateArguments),
+    /// Serve a volume that another host has, and shut that host out
+    #[command(long_about = "Serve a volume that another host has, and shut that host out.\nThe \
+        volume has reserve=yes and nofail=yes in the configuration of both hosts, and this one \
+        could not serve it because of the other's reservation. That reservation ends: from then \
+        on the disk, and the devices of the journal, refuse whatever the former host writes, also \
+        after hours of sleep. Data that a journal on a shared device holds is served at once.")]
+    Takeover {
+        /// The volume's name
+        name: String,
+        #[command(flatten)]
+        state: StateArguments,
+    },
     /// Make a volume of a running forebay a block device of this machine
     #[command(long_about = "Make a volume of a running forebay a block device of this machine.\n\
         The device is /dev/forebay/VOLUME. It outlives the server: while none serves it, after a \

@@ -65,6 +65,8 @@ volume_settings! {
         "the server starts without the volume if it cannot serve it, and serves it once it can";
     live read_only: bool = false, "read-only", "yes|no", "no",
         "writes are refused, and the backing store is opened read-only";
+    fixed reserve: bool = false, "reserve", "yes|no", "no",
+        "the disk refuses the writes of other hosts, by a persistent reservation (SCSI or NVMe)";
     live format: DiskFormat = DiskFormat::Auto, "format", "auto|raw", "auto",
         "`auto` refuses a disk image in another format, such as qcow2, VMDK or VHDX; `raw` \
          serves any content as it is";

@@ -24,6 +24,8 @@ mod tests;
 pub use open::FileError;
 pub use size_limit::{file_bytes_max, report_oversize_writes};
 
+use crate::reservation::Reservation;
+use crate::sync::lock;
 use crate::thread_pool::ThreadPool;
 use crate::trial::TrialBackend;
 use crate::{Backend, Description, Displaced, Extent, Io, MeasureError, OpenOptions, StoreMedium};
@@ -31,9 +33,10 @@ use forebay_threads::Thread;
 use forebay_types::ByteRange;
 pub(crate) use open::identity_at;
 use presence::FilePresence;
+use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use store::FileStore;
 
 /// Threads that block on the disk: the queue depth of a disk with command queueing.
@@ -46,6 +49,8 @@ pub struct FileBackend {
     presence: FilePresence,
     description: Description,
     medium: StoreMedium,
+    /// What makes the disk refuse the writes of other hosts.
+    reservation: Option<Mutex<Reservation>>,
     /// Locks on the files below the store, held as long as it is open.
     _locks: Vec<OwnedFd>,
 }
@@ -75,6 +80,7 @@ impl FileBackend {
     /// multiple of 512 bytes.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, FileError> {
         let opened = open::open(path, options)?;
+        let reservation = reservation(&opened.file, path, options)?;
         let store = Arc::new(FileStore::new(opened.file, opened.is_block, &opened.description));
         let presence = FilePresence::new(path, &store, !options.read_only);
         let worker = store.clone();
@@ -85,8 +91,26 @@ impl FileBackend {
         );
         let (description, locks) = (opened.description, opened.locks);
         let medium = opened.medium;
-        Ok(Self { store, pool, presence, description, medium, _locks: locks })
+        Ok(Self { store, pool, presence, description, medium, reservation, _locks: locks })
     }
+}
+
+/// Reserves a disk, if it is to be.
+fn reservation(
+    file: &OwnedFd,
+    path: &Path,
+    options: &OpenOptions,
+) -> Result<Option<Mutex<Reservation>>, FileError> {
+    if !options.reserve {
+        return Ok(None);
+    }
+    let file = file.try_clone().map_err(|error| FileError::System {
+        path: path.into(),
+        call: "dup",
+        source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+    })?;
+    let acquired = Reservation::acquire(file, &path.display().to_string(), options.takes_over)?;
+    Ok(Some(Mutex::new(acquired)))
 }
 
 impl Backend for FileBackend {
@@ -132,6 +156,9 @@ impl Backend for FileBackend {
     }
 
     fn check_presence(&self) -> Result<(), Displaced> {
+        if self.reservation.as_ref().is_some_and(|reservation| lock(reservation).is_lost()) {
+            return Err(Displaced::TakenOver);
+        }
         self.presence.check(&self.store)
     }
 }

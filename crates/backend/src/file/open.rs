@@ -10,7 +10,7 @@ use super::alias::{self, Alias, FileId, StorageNode, System};
 use super::byte_locks::{self, LockRefused, Use};
 use super::{ability, image, medium};
 use crate::geometry::Sysfs;
-use crate::{Description, DiskSize, OpenOptions, StoreMedium};
+use crate::{Description, DiskSize, OpenOptions, ReservationError, StoreMedium};
 use forebay_types::{Action, Fault, IoError, Remedy, SECTOR_BYTES, Size};
 use rustix::fs::{
     Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, SeekFrom,
@@ -91,6 +91,9 @@ pub enum FileError {
         Size(*size_bytes), Size(*limit_bytes)
     )]
     Limit { path: PathBuf, size_bytes: u64, limit_bytes: u64 },
+    /// It cannot be reserved.
+    #[error(transparent)]
+    Reservation(#[from] ReservationError),
     /// Any other error of the system.
     #[error("cannot open '{path}' ({call} failed)")]
     System {
@@ -148,6 +151,7 @@ impl Fault for FileError {
                 "raise the limit (ulimit -f unlimited, or LimitFSIZE=infinity of the service)"
                     .into()
             }
+            Self::Reservation(error) => error.remedy(),
             Self::System { source, .. } => {
                 IoError::from_errno(source.raw_os_error()).remedy().into()
             }
@@ -215,6 +219,9 @@ pub(super) fn ask(path: &Path, options: &OpenOptions) -> Result<FileProperties, 
     let access =
         Access::READ_OK | if options.read_only { Access::EXISTS } else { Access::WRITE_OK };
     rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS).map_err(refused)?;
+    if options.reserve && !is_block {
+        return Err(ReservationError::Unsupported { path: path.display().to_string() }.into());
+    }
     let file = open_at(path, is_block, true, OFlags::NONBLOCK)?;
     let is_append_only = || {
         let flags = rustix::fs::ioctl_getflags(&file);

@@ -42,6 +42,7 @@ pub(super) fn routes(is_local: bool) -> Router<ControlState> {
         .route(paths::VOLUME_SAVE, post(save_volume))
         .route(paths::VOLUME_CALIBRATE, post(calibrate_volume))
         .route(paths::VOLUME_RESIZE, post(resize_volume))
+        .route(paths::VOLUME_TAKEOVER, local_post(is_local, post(take_over_volume)))
         .route(paths::VOLUME_PIN, post(pin_volume))
         .route(paths::VOLUME_UNPIN, post(unpin_volume))
         .route(paths::VOLUME_DISCARD, local_post(is_local, post(discard_volume)))
@@ -65,6 +66,7 @@ pub(super) fn routes(is_local: bool) -> Router<ControlState> {
     save_volume,
     calibrate_volume,
     resize_volume,
+    take_over_volume,
     pin_volume,
     unpin_volume,
     discard_volume,
@@ -324,7 +326,7 @@ async fn connect_device(
     ))]
 async fn trust_volume(State(app): State<ControlState>, VolumeName(name): VolumeName) -> Response {
     tracing::info!(volume = %name, "request to trust the disk of a volume again");
-    app.operate(move |manager, progress| manager.trust_volume(&name, progress)).await
+    app.operate(move |manager, progress| manager.disks().trust(&name, progress)).await
 }
 
 /// Measures the size below which writes of a volume are worth gathering
@@ -342,7 +344,7 @@ async fn calibrate_volume(
     VolumeName(name): VolumeName,
 ) -> HandlerResult<Json<VolumeStatus>> {
     tracing::info!(volume = %name, "request to measure the disk of a volume");
-    Ok(Json(app.call_slowly(move |manager| manager.calibrate_volume(&name)).await??))
+    Ok(Json(app.call_slowly(move |manager| manager.disks().calibrate(&name)).await??))
 }
 
 /// Makes a volume as large as its disk, which has grown
@@ -360,7 +362,26 @@ async fn resize_volume(
     VolumeName(name): VolumeName,
 ) -> HandlerResult<Json<VolumeSize>> {
     tracing::info!(volume = %name, "request to measure the size of a volume");
-    Ok(Json(app.call_slowly(move |manager| manager.resize_volume(&name)).await??))
+    Ok(Json(app.call_slowly(move |manager| manager.disks().resize(&name)).await??))
+}
+
+/// Serves a volume that another host has, and shuts that host out
+///
+/// The volume is one of the configuration that could not be served, with `nofail`. The disk, and
+/// the devices of the journal, refuse whatever the other host still writes: its reservation ends.
+/// Clients connect again, to this host.
+#[utoipa::path(post, path = paths::VOLUME_TAKEOVER, tag = "volumes",
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "The volume", body = VolumeStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+async fn take_over_volume(
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
+) -> HandlerResult<Json<VolumeStatus>> {
+    tracing::info!(volume = %name, "request to take over a volume");
+    Ok(Json(app.call_slowly(move |manager| manager.disks().take_over(&name)).await??))
 }
 
 /// Pins ranges of a volume: their data stays in memory, beside those that are pinned already

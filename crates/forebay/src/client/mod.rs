@@ -70,6 +70,12 @@ pub(crate) fn attach(arguments: &AttachArguments, state: &StateArguments) -> any
     forebay_attach::attach(arguments, &socket(state)?, crate::keeper::systemd::notify_ready)
 }
 
+/// `forebay takeover`.
+pub(crate) fn take_over(name: &str, arguments: &StateArguments) -> anyhow::Result<()> {
+    let volume = connect(arguments)?.take_over_volume(name)?;
+    print(&format!("{} is served here now: {}\n", named(name), sentences::summary(&volume)))
+}
+
 /// `forebay save`.
 pub(crate) fn save(name: &str, arguments: &StateArguments) -> anyhow::Result<()> {
     connect(arguments)?.save_volume(name)?;

@@ -67,6 +67,7 @@ pub(super) fn try_disk(volume: &VolumeSpec) -> Result<(), Problem> {
     let options = OpenOptions {
         read_only: volume.config.read_only,
         refuse_images: volume.config.format == DiskFormat::Auto,
+        reserve: volume.config.reserve,
         ..OpenOptions::default()
     };
     forebay_backend::try_open(&volume.backing, &options).map(drop).map_err(|error| {

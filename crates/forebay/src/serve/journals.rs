@@ -99,6 +99,32 @@ impl std::fmt::Display for Name {
     }
 }
 
+/// How the disk of a volume and the devices of its journal are opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoreAccess {
+    /// How long to wait for a store that another process has open.
+    in_use_wait: Duration,
+    /// Whether to end what another host has of them.
+    takes_over: bool,
+}
+
+impl StoreAccess {
+    /// Waits so long for stores in use.
+    pub(super) const fn waiting(in_use_wait: Duration) -> Self {
+        Self { in_use_wait, takes_over: false }
+    }
+
+    /// Takes the stores over from another host.
+    pub(super) const TAKING_OVER: Self = Self { in_use_wait: Duration::ZERO, takes_over: true };
+
+    /// The options that apply to all stores of a volume.
+    pub(super) fn options(self, spec: &VolumeSpec) -> OpenOptions {
+        let Self { in_use_wait, takes_over } = self;
+        let reserve = spec.config.reserve;
+        OpenOptions { in_use_wait, reserve, takes_over, ..OpenOptions::default() }
+    }
+}
+
 /// The journals that these volumes name, each with whether all its volumes have `accept-loss`.
 fn named(volumes: &[VolumeSpec]) -> BTreeMap<Name, bool> {
     let mut named = BTreeMap::new();
@@ -198,7 +224,7 @@ impl Journals {
         &self,
         runtime: &Runtime,
         spec: &VolumeSpec,
-        in_use_wait: Duration,
+        access: StoreAccess,
     ) -> Result<(Option<VolumeJournal>, VolumeSpec), Problem> {
         let recorded = self.move_of(spec).read_text().ok().flatten();
         let former = recorded.as_deref().and_then(Name::of_record);
@@ -215,7 +241,7 @@ impl Journals {
                 (Some(former.journal.clone()), former.mirror.clone());
             // Without that journal, or if the volume does not rely on it any more, its own decides.
             if self.reliances.elsewhere_than(&spec.name, None).is_some()
-                && let Ok(Some(used)) = self.of_volume(runtime, &first, in_use_wait)
+                && let Ok(Some(used)) = self.of_volume(runtime, &first, access)
                 && self.reliances.elsewhere_than(&spec.name, Some(used.journal.id())).is_none()
             {
                 tracing::warn!(
@@ -227,7 +253,7 @@ impl Journals {
                 return Ok((Some(used), first));
             }
         }
-        let journal = self.of_volume(runtime, spec, in_use_wait)?;
+        let journal = self.of_volume(runtime, spec, access)?;
         Ok((journal, spec.clone()))
     }
 
@@ -271,7 +297,7 @@ impl Journals {
         &self,
         runtime: &Runtime,
         spec: &VolumeSpec,
-        in_use_wait: Duration,
+        access: StoreAccess,
     ) -> Result<Option<VolumeJournal>, Problem> {
         let Some(name) = Name::of(spec) else { return Ok(None) };
         let _opening = self.begin_opening(spec)?;
@@ -294,7 +320,7 @@ impl Journals {
                 return Err(Problem::new(ErrorKind::Invalid, message, remedy));
             }
             None => {
-                let Some(opened) = self.open(runtime, spec, &name, in_use_wait)? else {
+                let Some(opened) = self.open(runtime, spec, &name, access)? else {
                     return Ok(None);
                 };
                 self.open_ones().push((name, Arc::clone(&opened)));
@@ -312,7 +338,7 @@ impl Journals {
         runtime: &Runtime,
         spec: &VolumeSpec,
         name: &Name,
-        in_use_wait: Duration,
+        access: StoreAccess,
     ) -> Result<Option<Arc<Journal>>, Problem> {
         let failed = |message: String, remedy: &str| {
             let message = format!("volume '{}': {message}", spec.name);
@@ -335,8 +361,7 @@ impl Journals {
         let accept_loss = self.planned.get(name).copied().unwrap_or(spec.config.accept_loss);
         check_state_dir(&self.state_dir, Kind::Journal)
             .map_err(|message| failed(message, "start the server with --state /var/lib/forebay"))?;
-        let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
-        let (backend, mirror) = match open_devices(name, &options) {
+        let (backend, mirror) = match open_devices(name, &access.options(spec)) {
             Ok(devices) => devices,
             // No journal may hold the newest data: this one failed, and the vault has it.
             Err(error)

@@ -3,6 +3,7 @@
 pub(super) mod add;
 pub(super) mod analyses;
 mod device;
+mod disk;
 mod leave;
 pub(super) mod listeners;
 pub(super) mod missing;
@@ -38,14 +39,15 @@ use super::{report, trace, vault};
 use crate::alerts::alerts;
 use crate::report::{problem as problem_of, problem_of_kind};
 use device::ServedDevices;
+use disk::VolumeDisks;
 use forebay_api::{
     DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, Status,
-    TraceRequest, TraceSummary, VolumeSize, VolumeStatus,
+    TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_config::{CacheRatio, Config, Listen, ServerChange, VolumeChange, VolumeSpec};
 use forebay_control::{
-    AnalysisManager, ClientManager, DeviceManager, Manager, Measurements, ProgressFn, SocketFile,
-    StatisticsManager, TraceSink,
+    AnalysisManager, ClientManager, DeviceManager, DiskManager, Manager, Measurements, ProgressFn,
+    SocketFile, StatisticsManager, TraceSink,
 };
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_frontend_ublk::UblkServer;
@@ -565,23 +567,8 @@ impl Manager for Daemon {
         Box::new(ServedDevices(self))
     }
 
-    fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
-        self.runtime.volumes().trust(name, reporter(progress)).map_err(problem)?;
-        tracing::info!(volume = %name, "disk trusted again");
-        Ok(())
-    }
-
-    fn resize_volume(&self, name: &str) -> Result<VolumeSize, Problem> {
-        let (former_bytes, size_bytes) = self.runtime.volumes().grow(name).map_err(problem)?;
-        if size_bytes > former_bytes {
-            self.vhost.grow(name, size_bytes);
-        }
-        Ok(VolumeSize { size_bytes, former_bytes })
-    }
-
-    fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem> {
-        self.runtime.volumes().calibrate(name).map_err(problem)?;
-        self.volume_status(name)
+    fn disks(&self) -> Box<dyn DiskManager + '_> {
+        Box::new(VolumeDisks(self))
     }
 
     fn analysis(&self) -> &dyn AnalysisManager {

@@ -25,9 +25,8 @@ impl Node {
     }
 
     fn start(&self) -> Daemon {
-        let file = |name: &str| self.certificates.join(name).display().to_string();
-        let (cert, key, ca) =
-            (file("server-cert.pem"), file("server-key.pem"), file("ca-cert.pem"));
+        let [cert, key, ca] = ["server-cert.pem", "server-key.pem", "ca-cert.pem"]
+            .map(|name| self.certificates.join(name).display().to_string());
         let arguments =
             ["--tls", "forced", "--tls-cert", &cert, "--tls-key", &key, "--tls-client-ca", &ca];
         let volume = format!("disk={}", self.disk().display());

@@ -337,8 +337,8 @@ fn a_volume_whose_lines_do_not_return_is_read_once() {
     assert!(estimator.is_read_once());
     estimator.self_check();
     // One access in ten is to a line that was read before.
-    let line = |n| if n % 10 == 0 { n - 4_001 } else { n };
-    let mixed: Vec<u64> = (20_000..44_000).map(line).collect();
+    let mixed: Vec<u64> =
+        (20_000..44_000).map(|n| if n % 10 == 0 { n - 4_001 } else { n }).collect();
     record(&mut estimator, &mixed);
     assert!(!estimator.is_read_once());
     // Circles of three shards, and of one and a half.

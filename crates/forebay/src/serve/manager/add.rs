@@ -4,6 +4,7 @@ use super::{Daemon, monitors, moves, problem};
 use crate::report::problem as problem_of;
 use crate::serve::calibrations::Disk;
 use crate::serve::changes::log_frozen;
+use crate::serve::journals::StoreAccess;
 use crate::serve::vault;
 use forebay_api::{ErrorKind, Problem};
 use forebay_backend::{Description, OpenOptions};
@@ -12,12 +13,10 @@ use forebay_runtime::{VolumeError, VolumeSettings};
 use forebay_state::identity;
 use forebay_types::{DiskFormat, DiskGeometry, Size, TlsUse};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How the disk of a volume is opened.
 pub(in crate::serve) struct Opening<'a> {
-    /// How long to wait for a disk in use.
-    pub(in crate::serve) in_use_wait: Duration,
+    pub(in crate::serve) access: StoreAccess,
     /// Whether the volume is still to be added, once its disk is open.
     pub(in crate::serve) is_wanted: &'a dyn Fn() -> bool,
 }
@@ -25,7 +24,7 @@ pub(in crate::serve) struct Opening<'a> {
 impl Opening<'_> {
     /// Waits for disks in use as the daemon does.
     pub(in crate::serve) fn of(daemon: &Daemon) -> Self {
-        Self { in_use_wait: daemon.in_use_wait, is_wanted: &|| true }
+        Self { access: StoreAccess::waiting(daemon.in_use_wait), is_wanted: &|| true }
     }
 }
 
@@ -47,10 +46,10 @@ pub(in crate::serve) fn add(
     opening: &Opening<'_>,
 ) -> Result<(), Problem> {
     check_new(daemon, &spec)?;
-    let (read_only, in_use_wait) = (spec.config.read_only, opening.in_use_wait);
+    let (read_only, access) = (spec.config.read_only, opening.access);
     let refuse_images =
         spec.config.format == DiskFormat::Auto && !daemon.runtime.is_in_pool(&spec.name);
-    let options = OpenOptions { read_only, in_use_wait, refuse_images, ..Default::default() };
+    let options = OpenOptions { read_only, refuse_images, ..access.options(&spec) };
     let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
         let here = in_use_here(daemon, &spec.backing);
         let problem = here.map_or_else(|| problem_of(&error), problem);
@@ -62,7 +61,7 @@ pub(in crate::serve) fn add(
         return Err(problem(VolumeError::Leaving(spec.name)));
     }
     let lease = daemon.journals.lease();
-    let (journal, first) = daemon.journals.to_begin_with(&daemon.runtime, &spec, in_use_wait)?;
+    let (journal, first) = daemon.journals.to_begin_with(&daemon.runtime, &spec, access)?;
     let wanted = std::mem::replace(&mut spec, first);
     let size = Size(backend.description().size_bytes());
     let geometry = geometry(daemon, &spec, backend.description());

@@ -7,6 +7,7 @@
 use super::Daemon;
 use super::add::{self, Opening};
 use crate::report::sentence_of;
+use crate::serve::journals::StoreAccess;
 use crate::serve::periodic::Periodic;
 use forebay_api::{ErrorKind, MissingVolume, Problem};
 use forebay_config::VolumeSpec;
@@ -33,6 +34,7 @@ enum DiskAttempt {
     Due(Instant, Duration),
 }
 
+#[derive(Clone)]
 struct MissingDisk {
     spec: VolumeSpec,
     since: Instant,
@@ -188,11 +190,30 @@ pub(in crate::serve) fn start(daemon: Arc<Daemon>) -> io::Result<Periodic> {
     })
 }
 
+/// Serves a volume that is missing, and ends what another host has of its stores.
+///
+/// # Errors
+/// The volume is not missing, or cannot be served.
+pub(super) fn take_over(daemon: &Daemon, name: &str) -> Result<(), Problem> {
+    let found = daemon.missing.list().iter().find(|missing| missing.spec.name == name).cloned();
+    let Some(MissingDisk { spec, .. }) = found else {
+        if !daemon.state().volumes.iter().any(|spec| spec.name == name) {
+            return Err(Problem::unknown_volume(name));
+        }
+        let message = format!("volume '{name}' is served here already");
+        return Err(Problem::new(ErrorKind::VolumeExists, message, "nothing is to be done"));
+    };
+    tracing::warn!(volume = name, disk = %spec.backing, "taking over a volume");
+    let (access, disk) = (StoreAccess::TAKING_OVER, spec.clone());
+    add::add(daemon, disk, &Opening { access, is_wanted: &|| daemon.missing.has(&spec) })
+}
+
 /// Tries to add a volume, in a thread of its own.
 fn attempt(daemon: &Arc<Daemon>, spec: VolumeSpec, in_use_wait: Duration) -> io::Result<()> {
     let daemon = Arc::clone(daemon);
     Thread::named("missing-disk").spawn(move || {
-        let opening = Opening { in_use_wait, is_wanted: &|| daemon.missing.has(&spec) };
+        let access = StoreAccess::waiting(in_use_wait);
+        let opening = Opening { access, is_wanted: &|| daemon.missing.has(&spec) };
         let result = add::add(&daemon, spec.clone(), &opening);
         daemon.missing.attempted(&spec, result);
     })?;

@@ -2,7 +2,7 @@
 
 use super::{Daemon, problem};
 use crate::report::sentence_of;
-use crate::serve::journals::{self, Name};
+use crate::serve::journals::{self, Name, StoreAccess};
 use forebay_api::{ErrorKind, Problem};
 use forebay_config::VolumeSpec;
 use forebay_runtime::{VolumeJournal, medium_of, move_journal};
@@ -75,7 +75,7 @@ fn open(daemon: &Daemon, spec: &VolumeSpec, name: &Name) -> Result<VolumeJournal
     let opening = spec.clone();
     // A device may hang.
     let started = Thread::named("journal-open").spawn(move || {
-        let opened = journals.of_volume(&runtime, &opening, Duration::ZERO);
+        let opened = journals.of_volume(&runtime, &opening, StoreAccess::waiting(Duration::ZERO));
         if sender.send(opened).is_err() {
             journals.close_if_unused(&runtime, &opening);
         }

@@ -1,0 +1,179 @@
+//! A persistent reservation on a shared disk: the disk itself refuses the writes of other hosts.
+//!
+//! SCSI-3 and NVMe have the same model. A host registers a key, and one registered host reserves
+//! the disk; with the type used here, only registered hosts can write. A host that takes the disk
+//! over removes the registration of the former one in the same step, and whatever that sends later,
+//! also after hours of sleep, is refused by the disk. No clock and no lease is involved.
+//!
+//! Keys are random, one for each opening. A disk tells hosts apart by their port, not by their key:
+//! a server that comes back after a crash replaces its former registration, and with it keeps its
+//! reservation, without knowing the former key.
+//!
+//! Sources: SPC-4, 5.13 (persistent reservations); NVM Express 1.4, 8.8; `linux/pr.h`.
+
+mod device;
+#[cfg(test)]
+mod tests;
+
+use device::{BlockReservations, ReservationCall, ReservationFault};
+use forebay_types::{Fault, Remedy};
+use rustix::rand::GetRandomFlags;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// The first two bytes of the keys of Forebay: `FB`.
+const KEY_PREFIX: u64 = 0x4642 << 48;
+
+/// The key of a host that has registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservationKey(u64);
+
+impl ReservationKey {
+    fn random() -> io::Result<Self> {
+        let mut bytes = [0; 8];
+        rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
+        Ok(Self(KEY_PREFIX | u64::from_ne_bytes(bytes) >> 16))
+    }
+}
+
+/// As `blkpr` and `sg_persist` write it.
+impl fmt::Display for ReservationKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// Why a disk cannot be reserved.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReservationError {
+    /// The disk, or its driver, has no persistent reservations.
+    #[error("'{path}' has no persistent reservations")]
+    Unsupported {
+        /// The disk.
+        path: String,
+    },
+    /// Another host has reserved it.
+    #[error("another host has reserved '{path}'{}", with_key(*holder))]
+    Reserved {
+        /// The disk.
+        path: String,
+        /// The key of that host, if the disk says it.
+        holder: Option<ReservationKey>,
+    },
+    /// The disk has failed a request.
+    #[error("cannot {what} '{path}'")]
+    Failed {
+        /// The disk.
+        path: String,
+        /// The request.
+        what: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+fn with_key(holder: Option<ReservationKey>) -> String {
+    holder.map(|key| format!(" with the key {key}")).unwrap_or_default()
+}
+
+impl Fault for ReservationError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::Unsupported { .. } => {
+                Remedy::from("set reserve=no").or("use a disk that has them, over SCSI or NVMe")
+            }
+            Self::Reserved { holder: Some(_), .. } => Remedy::from("remove the volume there")
+                .or("take it over with `forebay takeover VOLUME`"),
+            Self::Reserved { holder: None, .. } => Remedy::from("remove the volume there")
+                .or("remove the reservation with the management of the disk, which does not say \
+                     its key"),
+            Self::Failed { .. } => "check the disk, and the kernel's log".into(),
+        }
+    }
+}
+
+/// A reservation that this process holds, until it is dropped.
+pub(crate) struct Reservation<D: ReservationCall = BlockReservations> {
+    device: D,
+    key: ReservationKey,
+    is_lost: bool,
+}
+
+impl Reservation {
+    /// Reserves the block device that is open as `file`, at `path`. With `takes_over`, the
+    /// reservation of another host ends.
+    ///
+    /// # Errors
+    /// If it has no reservations, or another host has reserved it. Nothing is changed then.
+    pub(crate) fn acquire(
+        file: OwnedFd,
+        path: &str,
+        takes_over: bool,
+    ) -> Result<Self, ReservationError> {
+        let key = ReservationKey::random()
+            .map_err(|error| failed(path, "choose a key for", ReservationFault::System(error)))?;
+        Self::acquire_on(BlockReservations::new(file), path, key, takes_over)
+    }
+}
+
+impl<D: ReservationCall> Reservation<D> {
+    fn acquire_on(
+        device: D,
+        path: &str,
+        key: ReservationKey,
+        takes_over: bool,
+    ) -> Result<Self, ReservationError> {
+        let register = device.register(None, Some(key));
+        register.map_err(|fault| failed(path, "register with", fault))?;
+        let reserved = match device.reserve(key) {
+            Err(ReservationFault::Conflict) => {
+                let holder = device.holder().unwrap_or_default();
+                match holder.filter(|_| takes_over) {
+                    Some(former) => device
+                        .preempt(key, former)
+                        .and_then(|()| device.reserve(key))
+                        .map_err(|fault| failed(path, "take over", fault)),
+                    None => Err(ReservationError::Reserved { path: path.to_owned(), holder }),
+                }
+            }
+            reserved => reserved.map_err(|fault| failed(path, "reserve", fault)),
+        };
+        if let Err(error) = reserved {
+            // A host that is registered could write.
+            let _ = device.register(Some(key), None);
+            return Err(error);
+        }
+        if takes_over {
+            tracing::warn!(disk = path, %key, "reserved, and taken over from any other host");
+        }
+        Ok(Self { device, key, is_lost: false })
+    }
+
+    /// Whether another host has taken the disk over. Asks the disk, which may block; a disk that
+    /// does not answer has not been taken over as far as this process knows.
+    pub(crate) fn is_lost(&mut self) -> bool {
+        let asked = self.device.register(Some(self.key), Some(self.key));
+        self.is_lost |= matches!(asked, Err(ReservationFault::Conflict));
+        self.is_lost
+    }
+}
+
+fn failed(path: &str, what: &'static str, fault: ReservationFault) -> ReservationError {
+    let path = path.to_owned();
+    match fault {
+        ReservationFault::Unsupported => ReservationError::Unsupported { path },
+        fault => ReservationError::Failed { path, what, source: fault.into() },
+    }
+}
+
+impl<D: ReservationCall> Drop for Reservation<D> {
+    fn drop(&mut self) {
+        if !self.is_lost {
+            // If the disk fails, another host has to remove the registration.
+            let _ = self.device.release(self.key);
+            let _ = self.device.register(Some(self.key), None);
+        }
+    }
+}

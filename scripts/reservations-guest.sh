@@ -1,0 +1,150 @@
+#!/bin/busybox sh
+# Init process of the guest that scripts/reservations.sh boots: two servers on two ports of one
+# disk. Reports progress on the console; the last line "guest: all passed" means success.
+# shellcheck shell=sh
+set -eu
+/bin/busybox --install -s /bin
+export PATH=/bin
+
+say() { echo "guest: $*"; }
+finish() {
+  status=$?
+  [ "$status" = 0 ] || {
+    say "failed with $status"
+    for log in /tmp/*.log; do
+      echo "== $log"
+      tail -n 15 "$log"
+    done
+    dmesg | tail -20
+  }
+  sync
+  poweroff -f
+  # The machine powers off meanwhile; if init exited, the kernel would panic.
+  sleep 60
+}
+trap finish EXIT
+give_up() { say "$*"; exit 1; }
+
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+# The target keeps registrations there, over its own power failures.
+mkdir -p /dev/shm /run /var/run /var/target/pr /mnt/state
+mount -t tmpfs tmpfs /tmp
+say "Linux $(uname -r)"
+for module in crc32c_generic virtio_pci virtio_blk ext4 configfs target_core_mod target_core_file \
+  iscsi_target_mod iscsi_tcp sd_mod; do
+  modprobe "$module"
+done
+mount -t configfs configfs /sys/kernel/config
+ip link set lo up
+# A journal needs a state directory that outlives a reboot.
+mkfs.ext4 -q -F /dev/vda
+mount -t ext4 /dev/vda /mnt/state
+
+# wait_for COMMAND...: until it succeeds.
+wait_for() {
+  tries=0
+  until "$@" >/dev/null 2>&1; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 600 ] || give_up "waited in vain for: $*"
+    sleep 0.1
+  done
+}
+
+# A target with two disks, and two sessions to it, as of two hosts: /tmp/NAME-HOST.
+target=/sys/kernel/config/target
+group=$target/iscsi/iqn.2026-11.example:disks/tpgt_1
+mkdir -p "$group/np/127.0.0.1:3260" "$group/np/127.0.0.1:3261"
+truncate -s 64M /tmp/below.img /tmp/journal.img
+number=0
+for name in below journal; do
+  core=$target/core/fileio_0/$name
+  mkdir -p "$core"
+  echo "fd_dev_name=/tmp/$name.img,fd_dev_size=67108864" >"$core/control"
+  echo "serial-$name" >"$core/wwn/vpd_unit_serial"
+  echo 1 >"$core/enable"
+  mkdir -p "$group/lun/lun_$number"
+  ln -s "$core" "$group/lun/lun_$number/disk"
+  number=$((number + 1))
+done
+for attribute in authentication=0 generate_node_acls=1 demo_mode_write_protect=0 \
+  cache_dynamic_acls=1; do
+  echo "${attribute#*=}" >"$group/attrib/${attribute%=*}"
+done
+echo 1 >"$group/enable"
+letters="a b" portal=3260
+for host in one two; do
+  iscsistart -i "iqn.2026-11.example:$host" -t iqn.2026-11.example:disks -g 1 -a 127.0.0.1 \
+    -p "$portal" >/tmp/iscsi.log 2>&1 || { cat /tmp/iscsi.log; give_up "cannot log in"; }
+  for letter in $letters; do
+    wait_for [ -b "/dev/sd$letter" ]
+    # The disk with this number: 0 is the volume's, 1 its journal's.
+    case $(readlink "/sys/block/sd$letter/device") in
+      *:0) ln -s "/dev/sd$letter" "/tmp/below-$host" ;;
+      *:1) ln -s "/dev/sd$letter" "/tmp/journal-$host" ;;
+    esac
+  done
+  letters="c d" portal=3261
+done
+
+# start HOST: its server, with the volume on that host's ports.
+start() {
+  forebay serve --keeper no --state "/mnt/state/$1" --nbd "unix:/tmp/nbd-$1" --memory 64MiB \
+    --volume "disk=/tmp/below-$1,mode=write-back,protection=journal,journal=/tmp/journal-$1,\
+reserve=yes,nofail=yes" >>"/tmp/server-$1.log" 2>&1 &
+  echo $! >"/tmp/pid-$1"
+  wait_for forebay status --state "/mnt/state/$1"
+}
+pid() { cat "/tmp/pid-$1"; }
+serves() { forebay status --json --state "/mnt/state/$1" | grep -q '"name": "disk"' &&
+  ! forebay status --json --state "/mnt/state/$1" | grep -q '"missing": \[$'; }
+is_missing() { forebay status --state "/mnt/state/$1" | grep -q "another host has reserved"; }
+# write HOST PATTERN: all of the volume, by fio over NBD; read PATTERN HOST: compares it.
+job() {
+  fio --name=job --ioengine=nbd --uri="nbd+unix:///disk?socket=/tmp/nbd-$1" --bs=64k --size=8m \
+    --iodepth=4 --verify=pattern --verify_pattern="$2" --minimal "$3" "$4" >/tmp/fio.log 2>&1
+}
+write() { job "$1" "$2" --rw=write --do_verify=0; }
+compare() { job "$1" "$2" --rw=read --verify_only=0; }
+
+start one
+serves one || give_up "the first host does not serve"
+write one 0x11111111 || give_up "the first host cannot write"
+start two
+is_missing two || give_up "the second host is not refused"
+say "the second host is refused: $(forebay status --state /mnt/state/two | grep reserved)"
+if dd if=/dev/zero of=/tmp/below-two bs=4096 count=1 oflag=direct 2>/dev/null; then
+  give_up "the disk takes a write from a host that has not registered"
+fi
+
+# A dead server keeps its reservation, and comes back.
+kill -9 "$(pid one)"
+if forebay volume list --state /mnt/state/two | grep -q write-back; then
+  give_up "the second host serves by itself"
+fi
+start one
+serves one || give_up "the first host does not come back"
+compare one 0x11111111 || give_up "the first host has lost data"
+write one 0x22222222 || give_up "the first host cannot write again"
+
+# The first host sleeps, and the second takes over, with what only the journal has.
+kill -STOP "$(pid one)"
+forebay takeover disk --state /mnt/state/two || give_up "the second host cannot take over"
+compare two 0x22222222 || give_up "acknowledged data is lost"
+write two 0x33333333 || give_up "the second host cannot write"
+forebay volume flush disk --state /mnt/state/two
+kill -CONT "$(pid one)"
+write one 0x44444444 || true
+sleep 3
+forebay volume flush disk --state /mnt/state/two
+for host in one two; do dd if=/tmp/below-$host of=/tmp/copy-$host bs=64k count=128 iflag=direct \
+  2>/dev/null; done
+cmp /tmp/copy-one /tmp/copy-two
+[ "$(dd if=/tmp/copy-two bs=1 count=4 2>/dev/null | od -An -tx1 | tr -d ' ')" = 33333333 ] ||
+  give_up "the former host has written to the disk"
+compare two 0x33333333 || give_up "the former host has changed the data"
+grep -q "taken it over" /tmp/server-one.log || give_up "the former host does not say it"
+say "the former host: $(grep "taken it over" /tmp/server-one.log | tail -n 1)"
+
+say "all passed"
