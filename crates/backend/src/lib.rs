@@ -24,6 +24,7 @@ mod open;
 mod options;
 mod presence;
 mod random;
+mod rbd;
 mod size;
 mod spec;
 mod sync;
@@ -46,6 +47,7 @@ pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
 pub use open::{OpenError, allocated_bytes, identity_of, open, plain_path, try_open};
 pub use options::OpenOptions;
 pub use presence::Displaced;
+pub use rbd::{RbdBackend, RbdError};
 pub use size::{DiskSize, MeasureError};
 pub use spec::SpecError;
 pub use uses::{device_uses, names_in};
@@ -58,7 +60,8 @@ use std::time::{Duration, SystemTime};
 
 forebay_types::faults! {
     model::ArrayError, layers::BlocksError, FileError, MeasureError, MemoryStoreError,
-    model::ModelError, NbdError, OpenError, SpecError, layers::TraceFileError, layers::VolatileError
+    model::ModelError, NbdError, OpenError, RbdError, SpecError, layers::TraceFileError,
+    layers::VolatileError
 }
 
 /// Properties of a backend. While it is open, only its size may change.

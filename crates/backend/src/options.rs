@@ -14,6 +14,9 @@ pub struct OpenOptions {
     pub in_use_wait: Duration,
     /// Refuse a file or block device with a disk image in another format, such as qcow2.
     pub refuse_images: bool,
+    /// Which stores of a cluster share a connection: those that are opened with a text in common.
+    /// What shuts out one of them shuts out all. Without a text, each has its own.
+    pub connection: Vec<String>,
     /// Open a stand-in, see [`crate::try_open`].
     pub is_trial: bool,
 }
@@ -25,6 +28,7 @@ impl Default for OpenOptions {
             reconnect_seconds: 30,
             in_use_wait: Duration::ZERO,
             refuse_images: false,
+            connection: Vec::new(),
             is_trial: false,
         }
     }

@@ -21,6 +21,9 @@ pub enum Displaced {
         /// Its present size.
         bytes: u64,
     },
+    /// Another client has broken its lock, and may write it.
+    #[error("another client has taken it over")]
+    TakenOver,
     /// It was opened for writing, and is now read-only.
     #[error("it was made read-only")]
     ReadOnly,
