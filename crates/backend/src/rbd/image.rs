@@ -157,13 +157,12 @@ impl Image {
         loop {
             let owner = if read_only { self.owner_at_open()? } else { self.owner()? };
             let holder = owner.as_ref().and_then(|owner| self.holder(owner));
-            if let Some(owner) = &owner
-                && holder.as_ref().is_some_and(|it| it.fate() == Fate::Gone)
-                && !read_only
-            {
+            let is_gone = holder.as_ref().is_some_and(|it| it.fate() == Fate::Gone);
+            if let Some(owner) = owner.as_ref().filter(|_| is_gone && !read_only) {
                 self.break_lock(owner)?;
             }
             let result = match read_only {
+                true if is_gone => 0,
                 true => owner.as_ref().map_or(0, |_| -libc::EBUSY),
                 // SAFETY: the image is open.
                 false => unsafe { (self.ceph.rbd.lock_acquire)(self.handle, LOCK_EXCLUSIVE) },
@@ -197,6 +196,9 @@ impl Image {
             unsafe { get(self.handle, &raw mut mode, owners.as_mut_ptr(), &raw mut count) };
         if result == NOT_FOUND {
             return Ok(None);
+        }
+        if result == -libc::EINVAL {
+            return Err(RbdError::NoLock { place: self.place.clone() });
         }
         if result < 0 {
             return Err(self.call_error("read the owner of the lock of", result));

@@ -99,6 +99,13 @@ impl std::fmt::Display for Name {
     }
 }
 
+/// What the disk of a volume and the devices of its journal are opened with, so that they share
+/// their connection to a cluster, and what shuts out one of them shuts out all.
+pub(super) fn connection_texts(spec: &VolumeSpec) -> Vec<String> {
+    let devices = [&spec.config.journal, &spec.config.journal_mirror].into_iter().flatten();
+    std::iter::once(&spec.backing).chain(devices).cloned().collect()
+}
+
 /// The journals that these volumes name, each with whether all its volumes have `accept-loss`.
 fn named(volumes: &[VolumeSpec]) -> BTreeMap<Name, bool> {
     let mut named = BTreeMap::new();
@@ -335,7 +342,8 @@ impl Journals {
         let accept_loss = self.planned.get(name).copied().unwrap_or(spec.config.accept_loss);
         check_state_dir(&self.state_dir, Kind::Journal)
             .map_err(|message| failed(message, "start the server with --state /var/lib/forebay"))?;
-        let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
+        let connection = connection_texts(spec);
+        let options = OpenOptions { in_use_wait, connection, ..OpenOptions::default() };
         let (backend, mirror) = match open_devices(name, &options) {
             Ok(devices) => devices,
             // No journal may hold the newest data: this one failed, and the vault has it.

@@ -4,6 +4,7 @@ use super::{Daemon, monitors, moves, problem};
 use crate::report::problem as problem_of;
 use crate::serve::calibrations::Disk;
 use crate::serve::changes::log_frozen;
+use crate::serve::journals::connection_texts;
 use crate::serve::vault;
 use forebay_api::{ErrorKind, Problem};
 use forebay_backend::{Description, OpenOptions};
@@ -50,7 +51,9 @@ pub(in crate::serve) fn add(
     let (read_only, in_use_wait) = (spec.config.read_only, opening.in_use_wait);
     let refuse_images =
         spec.config.format == DiskFormat::Auto && !daemon.runtime.is_in_pool(&spec.name);
-    let options = OpenOptions { read_only, in_use_wait, refuse_images, ..Default::default() };
+    let connection = connection_texts(&spec);
+    let options =
+        OpenOptions { read_only, in_use_wait, refuse_images, connection, ..Default::default() };
     let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
         let here = in_use_here(daemon, &spec.backing);
         let problem = here.map_or_else(|| problem_of(&error), problem);
