@@ -181,6 +181,12 @@ pub trait Backend: Send + Sync {
         self.below().map_or(Ok(()), |below| below.check_presence())
     }
 
+    /// Whether another client has taken over the store: nothing is read from it or written to it
+    /// any more, and what is known of its content may be out of date. Stays so. Never blocks.
+    fn is_taken_over(&self) -> bool {
+        self.below().is_some_and(|below| below.is_taken_over())
+    }
+
     /// Reads the size of the store again, in bytes, which consists of whole blocks of the store and
     /// of `block_bytes`, a power of two. I/O can reach a part that is new once it is made known by
     /// [`DiskSize::grow`], in the description of this store or of a layer over it. May block.

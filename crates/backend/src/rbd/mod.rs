@@ -136,14 +136,18 @@ impl Backend for RbdBackend {
     }
 
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
-        if self.completer.fence.is_up() {
+        if self.is_taken_over() {
             return vec![Extent { len: range.len, hole: false, zero: false }];
         }
         self.image().extents(range)
     }
 
     fn check_presence(&self) -> Result<(), Displaced> {
-        if self.completer.fence.is_up() { Err(Displaced::TakenOver) } else { Ok(()) }
+        if self.is_taken_over() { Err(Displaced::TakenOver) } else { Ok(()) }
+    }
+
+    fn is_taken_over(&self) -> bool {
+        self.completer.fence.is_up()
     }
 
     fn measure(&self, block_bytes: u32) -> Result<u64, MeasureError> {

@@ -4,6 +4,7 @@
 use super::{Journal, JournalError, State, volume_names};
 use crate::disk::Change;
 use crate::platform::locks::{Locked, assert_may_wait};
+use forebay_format::journal::JournalId;
 use forebay_types::IoError;
 use std::io;
 use std::time::Duration;
@@ -58,7 +59,7 @@ impl Journal {
             "journal failed: its volumes write through, unless a UPS protects them, and dirty data \
              is flushed to their disks"
         );
-        record_until_closed(self, || (self.on_failure)(id, error, names))
+        record_until_closed(self, || mark_failure(self, id, error, names))
     }
 
     /// Locks the state to serve a volume from now on. If the log has failed, adds the volume to the
@@ -92,7 +93,7 @@ impl Journal {
             let state = self.lock();
             (state.core.log.superblock().journal, state.core.log.failed().unwrap_or(IoError::Io))
         };
-        let recorded = (self.on_failure)(id, error, names);
+        let recorded = mark_failure(self, id, error, names);
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
@@ -139,7 +140,7 @@ impl Journal {
             let names = volume_names(&state.core.log, state.core.serving());
             (state.core.log.superblock().journal, error, names)
         };
-        let recorded = error.map_or(Ok(()), |error| (self.on_failure)(id, error, &names));
+        let recorded = error.map_or(Ok(()), |error| mark_failure(self, id, error, &names));
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
@@ -162,6 +163,34 @@ impl Journal {
         let (name, volume, others) = (self.name.clone(), volume.to_owned(), others.join(", "));
         JournalError::AbandonedFor { name, volume, others }
     }
+}
+
+/// Records the failure for those of the volumes that continue without the journal. One whose
+/// disk another client has taken over does not: its records still count, for that client and
+/// for the next start.
+fn mark_failure(
+    journal: &Journal,
+    id: JournalId,
+    error: IoError,
+    names: &[String],
+) -> io::Result<()> {
+    let taken_over = {
+        let state = journal.lock();
+        let disks = state.disks.iter().filter(|(_, disk, _)| disk.is_taken_over());
+        let numbers: Vec<u16> = disks.map(|(number, ..)| *number).collect();
+        volume_names(&state.core.log, &numbers)
+    };
+    let (ended, names): (Vec<String>, Vec<String>) =
+        names.iter().cloned().partition(|name| taken_over.contains(name));
+    if ended.is_empty() {
+        return (journal.on_failure)(id, error, &names);
+    }
+    tracing::error!(
+        journal = %journal.name,
+        volumes = ?ended,
+        "another client has taken over disk and journal: the records of these volumes count"
+    );
+    if names.is_empty() { Ok(()) } else { (journal.on_failure)(id, error, &names) }
 }
 
 /// Repeats an update outside of the journal until it succeeds. Returns false if the journal is
