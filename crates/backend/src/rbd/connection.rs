@@ -23,7 +23,9 @@ use std::sync::{Arc, Mutex, Weak};
 /// Timeout of connecting, in seconds.
 const CONNECT_SECONDS: &str = "15";
 /// Timeout of each step of opening the first image over a connection, in seconds. Afterwards I/O
-/// waits for OSDs as long as the configuration says, by default without a limit.
+/// waits for OSDs without a limit, whatever the configuration says: if an update of an image's
+/// object map has timed out, librbd 16 writes the object without repeating it, and later clients
+/// read zeroes.
 const OPEN_SECONDS: &str = "30";
 /// The option of this timeout.
 const OSD_TIMEOUT: &str = "rados_osd_op_timeout";
@@ -45,8 +47,6 @@ pub(super) struct Connection {
     /// The identity of the cluster.
     pub(super) fsid: String,
     pub(super) fence: Arc<Fence>,
-    /// The timeout of the configuration, while the first image is being opened with another one.
-    osd_timeout: Mutex<Option<String>>,
 }
 
 // SAFETY: a handle of librados is a pointer to an object that locks itself.
@@ -143,14 +143,8 @@ impl Connection {
         if result < 0 {
             return Err(name.conf_error(error_of(result)));
         }
-        let mut connection = Self {
-            ceph,
-            cluster,
-            name: name.clone(),
-            fsid: String::new(),
-            fence: Arc::default(),
-            osd_timeout: Mutex::new(None),
-        };
+        let connection =
+            Self { ceph, cluster, name: name.clone(), fsid: String::new(), fence: Arc::default() };
         let conf = name.conf.as_ref().map(|conf| c_text(conf.as_os_str().as_bytes()));
         let path = conf.as_ref().map_or(std::ptr::null(), |conf| conf.as_ptr());
         // SAFETY: the path is a text, or null for the default places.
@@ -162,9 +156,7 @@ impl Connection {
             connection.set(option, value);
         }
         connection.check_keyring()?;
-        let timeout = connection.option(OSD_TIMEOUT);
         connection.set(OSD_TIMEOUT, OPEN_SECONDS);
-        connection.osd_timeout = Mutex::new(Some(timeout));
         Ok(connection)
     }
 
@@ -186,9 +178,7 @@ impl Connection {
 
     /// Ends the timeout that applies while the first image is opened.
     pub(super) fn end_opening(&self) {
-        if let Some(timeout) = lock(&self.osd_timeout).take() {
-            self.set(OSD_TIMEOUT, &timeout);
-        }
+        self.set(OSD_TIMEOUT, "0");
     }
 
     /// Checks that a file with a key can be read: the library's own error would not say which files

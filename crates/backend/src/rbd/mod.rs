@@ -7,8 +7,7 @@
 //!
 //! A write is acknowledged when all OSDs of its object have stored it, because librbd's own cache
 //! is off; a flush only waits for writes in flight. I/O waits for OSDs that are away, without a
-//! limit unless the configuration has one (`rados_osd_op_timeout`). A timeout leaves open whether a
-//! write is carried out, and is answered as an error.
+//! limit. A timeout would leave open whether a write is carried out, and is answered as an error.
 //!
 //! Price: about 25 threads of librados for each connection, one of ours for each image, and some
 //! microseconds of the calling thread for each I/O.
@@ -37,7 +36,7 @@ use forebay_threads::{Thread, join_within_limit};
 use forebay_types::{ByteRange, Extent, SECTOR_BYTES};
 use image::Image;
 use name::RbdName;
-use request::Completer;
+use request::{Completer, Results};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -94,9 +93,11 @@ impl RbdBackend {
         let completer = Arc::new(Completer {
             ceph: image.ceph,
             in_flight: image.in_flight.clone(),
-            fence: image.pool.connection.fence.clone(),
-            place: image.place.clone(),
-            error_limiter: Default::default(),
+            results: Results {
+                fence: image.pool.connection.fence.clone(),
+                place: image.place.clone(),
+                error_limiter: Default::default(),
+            },
         });
         let (image, watch) = (Arc::new(image), Arc::<Watch>::default());
         let mut thread = None;
@@ -147,7 +148,7 @@ impl Backend for RbdBackend {
     }
 
     fn is_taken_over(&self) -> bool {
-        self.completer.fence.is_up()
+        self.completer.results.fence.is_up()
     }
 
     fn measure(&self, block_bytes: u32) -> Result<u64, MeasureError> {
@@ -186,7 +187,7 @@ impl Drop for RbdBackend {
         match closing {
             Ok(closing) => {
                 if !join_within_limit(closing) {
-                    let image = &*self.completer.place;
+                    let image = &*self.completer.results.place;
                     tracing::warn!(image, "the cluster does not answer, leaving the image open");
                 }
             }
@@ -195,7 +196,8 @@ impl Drop for RbdBackend {
     }
 }
 
-/// Checks that the lock of an image is not lost, also while there is no I/O that would tell.
+/// Checks that the lock of an image is not lost, also while there is no I/O that would tell, and
+/// notices another size.
 #[derive(Default)]
 struct Watch {
     is_stopping: Mutex<bool>,
@@ -209,8 +211,9 @@ impl Watch {
     }
 
     fn run(&self, image: &Image, completer: &Completer) {
+        let mut size_bytes = image.size_bytes().unwrap_or_default();
         let mut is_stopping = lock(&self.is_stopping);
-        while !*is_stopping && !completer.fence.is_up() {
+        while !*is_stopping && !completer.results.fence.is_up() {
             let woken = self.wake.wait_timeout(is_stopping, LOCK_INTERVAL);
             is_stopping = woken.unwrap_or_else(PoisonError::into_inner).0;
             if *is_stopping {
@@ -219,14 +222,33 @@ impl Watch {
             drop(is_stopping);
             match image.has_lock() {
                 Ok(true) => {}
-                Ok(false) => completer.fence("the lock of the image is lost"),
+                Ok(false) => completer.results.fence("the lock of the image is lost"),
                 Err(error) if error.raw_os_error() == Some(libc::ESHUTDOWN) => {
-                    completer.fence("the cluster shuts this client out");
+                    completer.results.fence("the cluster shuts this client out");
                 }
                 // The OSD is away: the lock is as it was.
                 Err(_) => {}
             }
+            if let Ok(now) = image.size_bytes() {
+                report_size(&image.place, size_bytes, now);
+                size_bytes = now;
+            }
             is_stopping = lock(&self.is_stopping);
         }
+    }
+}
+
+/// Reports that an image has another size. The volume keeps its own until it is told.
+fn report_size(image: &str, before: u64, now: u64) {
+    let (before_bytes, size_bytes) = (before, now);
+    if now > before {
+        tracing::info!(image, before_bytes, size_bytes, "the image has grown: resize the volume");
+    } else if now < before {
+        tracing::error!(
+            image,
+            before_bytes,
+            size_bytes,
+            "the image has shrunk: what was beyond its end is lost, and I/O there fails"
+        );
     }
 }

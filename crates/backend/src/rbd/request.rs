@@ -47,6 +47,11 @@ impl InFlight {
 pub(super) struct Completer {
     pub(super) ceph: &'static Ceph,
     pub(super) in_flight: Arc<InFlight>,
+    pub(super) results: Results,
+}
+
+/// What the results of librbd mean.
+pub(super) struct Results {
     pub(super) fence: Arc<Fence>,
     /// Pool and image, for the log.
     pub(super) place: String,
@@ -69,7 +74,7 @@ unsafe impl Send for Request {}
 impl Completer {
     /// Submits an I/O to the open image `image`, which stays open until `in_flight` is zero.
     pub(super) fn submit(self: &Arc<Self>, image: Handle, io: Io) {
-        if self.fence.is_up() {
+        if self.results.fence.is_up() {
             return io.done.complete(Err(IoError::Io));
         }
         let range = io.range();
@@ -115,7 +120,9 @@ impl Completer {
             request.finish(result as isize);
         }
     }
+}
 
+impl Results {
     /// Fences the connection.
     pub(super) fn fence(&self, reason: &str) {
         if self.fence.raise() {
@@ -153,6 +160,16 @@ impl Completer {
         }
         error
     }
+
+    fn answer(&self, result: isize, kind: IoKind, range: ByteRange) -> IoResult {
+        if result < 0 {
+            let errno = i32::try_from(-result).unwrap_or(libc::EIO);
+            return Err(self.failed(errno, kind, range));
+        }
+        // The image has become smaller.
+        let is_short = kind == IoKind::Read && (result as u64) < range.len;
+        if is_short { Err(self.failed(libc::EIO, kind, range)) } else { Ok(()) }
+    }
 }
 
 /// Answers a request. Called on a thread of librbd.
@@ -172,19 +189,36 @@ unsafe extern "C" fn on_complete(completion: Handle, argument: Handle) {
 impl Request {
     fn finish(self, result: isize) {
         let Self { completer, kind, range, done, .. } = self;
-        done.complete(completer.answer(result, kind, range));
+        done.complete(completer.results.answer(result, kind, range));
         completer.in_flight.end();
     }
 }
 
-impl Completer {
-    fn answer(&self, result: isize, kind: IoKind, range: ByteRange) -> IoResult {
-        if result < 0 {
-            let errno = i32::try_from(-result).unwrap_or(libc::EIO);
-            return Err(self.failed(errno, kind, range));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_is_no_success_and_no_fence_and_a_lost_lock_is_both() {
+        let range = ByteRange::new(0, 4096);
+        let write = IoKind::Write { fua: false };
+        for (errno, error, is_fence) in [
+            (libc::ETIMEDOUT, IoError::Io, false),
+            (libc::EIO, IoError::Io, false),
+            (libc::ENOSPC, IoError::NoSpace, false),
+            (libc::EDQUOT, IoError::NoSpace, false),
+            (libc::ESHUTDOWN, IoError::Io, true),
+            (libc::EROFS, IoError::Io, true),
+        ] {
+            let place = "rbd/disk".to_owned();
+            let (fence, error_limiter) = Default::default();
+            let results = Results { fence, place, error_limiter };
+            assert_eq!(results.answer(0, write, range), Ok(()));
+            assert_eq!(results.answer(4096, IoKind::Read, range), Ok(()));
+            // What a shrunk image no longer has.
+            assert_eq!(results.answer(512, IoKind::Read, range), Err(IoError::Io));
+            assert_eq!(results.answer(-errno as isize, write, range), Err(error), "{errno}");
+            assert_eq!(results.fence.is_up(), is_fence, "{errno}");
         }
-        // The image has become smaller.
-        let is_short = kind == IoKind::Read && (result as u64) < range.len;
-        if is_short { Err(self.failed(libc::EIO, kind, range)) } else { Ok(()) }
     }
 }
