@@ -59,8 +59,8 @@ fresh_images() {
 # serve SETTINGS [OPTION...]: starts the server with the volume `v` on the disk.
 serve() {
   rm -f "$dir/nbd.sock"
-  "$forebay" serve --keeper "$keeper" --state "$dir/state" --nbd "unix:$dir/nbd.sock" --memory 96MiB \
-    --volume "v=rbd:rbd/disk@$conf,$1" "${@:2}" >>"$dir/log" 2>&1 &
+  "$forebay" serve --keeper "$keeper" --state "$dir/state" --nbd "unix:$dir/nbd.sock" \
+    --memory 96MiB --volume "v=rbd:rbd/disk@$conf,$1" "${@:2}" >>"$dir/log" 2>&1 &
   server=$!
   wait_for_socket "$dir/nbd.sock" "$server" || gave_up "the server does not start"
 }
