@@ -147,4 +147,10 @@ compare two 0x33333333 || give_up "the former host has changed the data"
 grep -q "taken it over" /tmp/server-one.log || give_up "the former host does not say it"
 say "the former host: $(grep "taken it over" /tmp/server-one.log | tail -n 1)"
 
+# An orderly stop gives it back.
+kill -9 "$(pid one)"
+forebay stop --state /mnt/state/two >/dev/null
+start one
+serves one || give_up "after an orderly stop, the other host does not serve"
+compare one 0x33333333 || give_up "the data is not there after the way back"
 say "all passed"

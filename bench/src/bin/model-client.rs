@@ -11,7 +11,7 @@ use forebay_bench::model::plan::RequestPlan;
 use forebay_bench::model::session::ModelSession;
 use forebay_bench::wire::export_flag;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 /// Write to a volume over several connections, and compare all reads with a model.
@@ -33,6 +33,12 @@ struct ModelClientArgs {
     /// File or device with the bytes of the backing store, if `--backing` is not one.
     #[arg(long)]
     outside: Option<PathBuf>,
+    /// Shell command that copies the file `--outside` to the backing store, before the first run.
+    #[arg(long, requires = "outside")]
+    store: Option<String>,
+    /// Shell command that copies the backing store to the file `--outside`, before a comparison.
+    #[arg(long, requires = "store")]
+    fetch: Option<String>,
     /// Mode and protection of the volume.
     #[arg(long)]
     mode: ModelMode,
@@ -178,6 +184,7 @@ fn run(arguments: ModelClientArgs) -> Result<()> {
         .with_context(|| format!("--folder {}", arguments.folder.display()))?;
     let outside = arguments.outside.clone().unwrap_or_else(|| arguments.backing.clone().into());
     let mut oracle = disk::make(&outside, arguments.seed)?;
+    run_shell(arguments.store.as_deref())?;
     // In the other modes, the cache orders the requests to a sector.
     oracle.reads_may_mix = arguments.mode == ModelMode::Bypass;
     let disk = match (&arguments.disk, &arguments.disk_socket) {
@@ -193,6 +200,7 @@ fn run(arguments: ModelClientArgs) -> Result<()> {
         if end == ServerEnd::Stop {
             // Cut off its disk as well: a stop has flushed it.
             run.disk.as_mut().map_or(Ok(()), DiskProcess::kill)?;
+            run_shell(run.arguments.fetch.as_deref())?;
             disk::compare(&outside, &mut run.oracle)?;
         }
     }
@@ -204,6 +212,14 @@ fn run(arguments: ModelClientArgs) -> Result<()> {
         run.oracle.compared / 2048,
         run.runs,
     );
+    Ok(())
+}
+
+/// Runs a command of the shell, if there is one.
+fn run_shell(command: Option<&str>) -> Result<()> {
+    let Some(command) = command else { return Ok(()) };
+    let status = Command::new("sh").arg("-c").arg(command).status().context("starting sh")?;
+    ensure!(status.success(), "{command}: {status}");
     Ok(())
 }
 

@@ -121,6 +121,9 @@ pub struct MissingVolume {
     /// Why the last attempt failed, and what to do; null while the disk has not answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Whether another client has taken over its disk: it is not tried again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub taken_over: bool,
 }
 
 /// The server's log, whose reader may be too slow. The server does not wait for it.

@@ -24,6 +24,7 @@ mod open;
 mod options;
 mod presence;
 mod random;
+mod rbd;
 mod reservation;
 mod size;
 mod spec;
@@ -47,6 +48,7 @@ pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdTls, NbdTlsError, NbdUrl};
 pub use open::{OpenError, allocated_bytes, identity_of, open, plain_path, try_open};
 pub use options::OpenOptions;
 pub use presence::Displaced;
+pub use rbd::{RbdBackend, RbdError};
 pub use reservation::{ReservationError, ReservationKey};
 pub use size::{DiskSize, MeasureError};
 pub use spec::SpecError;
@@ -60,7 +62,8 @@ use std::time::{Duration, SystemTime};
 
 forebay_types::faults! {
     model::ArrayError, layers::BlocksError, FileError, MeasureError, MemoryStoreError,
-    model::ModelError, NbdError, OpenError, ReservationError, SpecError, layers::TraceFileError,
+    model::ModelError, NbdError, OpenError, RbdError, ReservationError, SpecError,
+    layers::TraceFileError,
     layers::VolatileError
 }
 
@@ -179,6 +182,12 @@ pub trait Backend: Send + Sync {
     /// If the name no longer leads to the store: how it was displaced.
     fn check_presence(&self) -> Result<(), Displaced> {
         self.below().map_or(Ok(()), |below| below.check_presence())
+    }
+
+    /// Whether another client has taken over the store: nothing is read from it or written to it
+    /// any more, and what is known of its content may be out of date. Stays so. Never blocks.
+    fn is_taken_over(&self) -> bool {
+        self.below().is_some_and(|below| below.is_taken_over())
     }
 
     /// Reads the size of the store again, in bytes, which consists of whole blocks of the store and

@@ -11,6 +11,7 @@
 //!         | model:raid5?OPTION=VALUE&…             an array of disks; raid0, 1, 5, 6 and 10
 //!         | nbd://HOST[:PORT]/EXPORT               an export of an NBD server
 //!         | nbd+unix:///EXPORT?socket=PATH         the same over a Unix socket
+//!         | rbd:POOL/IMAGE[@CONF][?user=USER]      an image of a Ceph cluster
 //!         | LAYER(OPTION=VALUE,…):BACKING          a layer over any of these
 //! LAYER   = blocks | delay | error | rate | trace | volatile
 //! ```
@@ -24,7 +25,8 @@ use crate::layers::{BlocksError, TraceFileError, VolatileError};
 use crate::memory::MemoryStoreError;
 use crate::model::ModelError;
 use crate::nbd::NbdError;
-use crate::{Backend, OpenOptions, SpecError, layers, memory, model, nbd};
+use crate::rbd::RbdError;
+use crate::{Backend, OpenOptions, SpecError, layers, memory, model, nbd, rbd};
 use forebay_types::{Blame, Fault, Remedy, backing};
 use std::path::Path;
 use std::sync::Arc;
@@ -44,7 +46,7 @@ struct Scheme {
 type Open = fn((&str, &str), &OpenOptions, usize) -> Result<Arc<dyn Backend>, OpenError>;
 
 /// The registry of schemes. Any other name is the path of a file or block device.
-const SCHEMES: [Scheme; 3] = [
+const SCHEMES: [Scheme; 4] = [
     Scheme { names: &["memory"], open: |(_, text), options, _| Ok(memory::open(text, options)?) },
     Scheme {
         names: &["model"],
@@ -54,6 +56,7 @@ const SCHEMES: [Scheme; 3] = [
         names: &["nbd", "nbds", "nbd+unix", "nbds+unix"],
         open: |(url, _), options, _| Ok(nbd::open(url, options)?),
     },
+    Scheme { names: &["rbd"], open: |(name, _), options, _| Ok(rbd::open(name, options)?) },
 ];
 
 /// The scheme of a name, and the part after the colon; `None` for a path.
@@ -82,6 +85,9 @@ pub enum OpenError {
     /// An NBD server.
     #[error(transparent)]
     Nbd(#[from] NbdError),
+    /// An image of a Ceph cluster.
+    #[error(transparent)]
+    Rbd(#[from] RbdError),
     /// Larger blocks.
     #[error(transparent)]
     Blocks(#[from] BlocksError),
@@ -100,6 +106,7 @@ impl OpenError {
             Self::Memory(error) => error,
             Self::Model(error) => error,
             Self::Nbd(error) => error,
+            Self::Rbd(error) => error,
             Self::Blocks(error) => error,
             Self::Trace(error) => error,
             Self::Volatile(error) => error,
@@ -252,7 +259,7 @@ mod tests {
     fn an_unknown_scheme_gets_its_own_remedy() {
         for (spec, remedy) in [
             ("s3://bucket/disk", "nbdkit"),
-            ("rbd:pool/image", "rbd map"),
+            ("ceph:pool/image", "rbd:POOL/IMAGE"),
             ("iscsi://host/target", "iscsiadm"),
             ("vhost-user:/run/x.sock", "over NBD"),
             ("https://host/disk.img", "nbdkit"),

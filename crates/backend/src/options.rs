@@ -18,6 +18,9 @@ pub struct OpenOptions {
     pub reserve: bool,
     /// End what another host has of a store that only one may use: its reservation.
     pub takes_over: bool,
+    /// Which stores of a cluster share a connection: those that are opened with a text in common.
+    /// What shuts out one of them shuts out all. Without a text, each has its own.
+    pub connection: Vec<String>,
     /// Open a stand-in, see [`crate::try_open`].
     pub is_trial: bool,
 }
@@ -31,6 +34,7 @@ impl Default for OpenOptions {
             refuse_images: false,
             reserve: false,
             takes_over: false,
+            connection: Vec::new(),
             is_trial: false,
         }
     }

@@ -72,6 +72,14 @@ pub enum MeasureError {
         /// Its block size, in bytes.
         block_bytes: u32,
     },
+    /// Its server does not tell its size.
+    #[error("cannot read the size of '{name}'")]
+    Unknown {
+        /// The store's name.
+        name: String,
+        /// The error of its library.
+        source: std::io::Error,
+    },
     /// It would not be opened with this size, or the system does not tell its size.
     #[error(transparent)]
     File(#[from] FileError),
@@ -85,6 +93,7 @@ impl Fault for MeasureError {
                 "make it as large as before: what was beyond its end is lost".into()
             }
             Self::Blocks { .. } => "grow it by whole blocks".into(),
+            Self::Unknown { .. } => "check that its cluster is healthy".into(),
             Self::File(error) => error.remedy(),
         }
     }

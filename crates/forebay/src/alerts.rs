@@ -36,7 +36,8 @@ fn warning(kind: &str, name: &str, text: impl Into<String>) -> Alert {
 /// A volume that is not served.
 fn missing(missing: &MissingVolume) -> Alert {
     let reason = missing.reason.as_deref().unwrap_or("its disk does not answer");
-    error("volume", &missing.name, format!("not served, and tried again: {reason}"))
+    let tried = if missing.taken_over { "" } else { ", and tried again" };
+    error("volume", &missing.name, format!("not served{tried}: {reason}"))
 }
 
 /// What is wrong with a volume.

@@ -10,7 +10,8 @@ pub fn scheme_of(name: &str) -> Option<&str> {
 }
 
 /// The schemes that the backends implement.
-pub const SCHEMES: [&str; 7] = ["file", "memory", "model", "nbd", "nbd+unix", "nbds", "nbds+unix"];
+pub const SCHEMES: [&str; 8] =
+    ["file", "memory", "model", "nbd", "nbd+unix", "nbds", "nbds+unix", "rbd"];
 
 /// Whether the backing below all layers is memory that is loaded from a file and saved to it.
 pub fn is_saved_memory(name: &str) -> bool {
@@ -34,9 +35,7 @@ fn below_layers(name: &str) -> &str {
 /// The remedy for a name with a scheme that no backend implements.
 pub fn remedy_for_scheme(scheme: &str) -> &'static str {
     match scheme {
-        "rbd" | "ceph" => {
-            "map the image with `rbd map`, and use its /dev/rbd device as the backing"
-        }
+        "ceph" => "write rbd:POOL/IMAGE as the backing",
         "iscsi" | "iser" => {
             "log in with `iscsiadm`, and use the /dev/sd device of the disk as the backing"
         }
@@ -51,7 +50,7 @@ pub fn remedy_for_scheme(scheme: &str) -> &'static str {
         }
         _ => {
             "give the path of a file or block device, or one of memory:SIZE, model:hdd?size=SIZE, \
-             nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH"
+             nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE"
         }
     }
 }

@@ -155,8 +155,14 @@ impl Backend for FileBackend {
         self.medium.clone()
     }
 
+    /// Known from the next check of the presence on, or from the first I/O through this backend.
+    fn is_taken_over(&self) -> bool {
+        self.reservation.is_some() && self.store.has_conflict()
+    }
+
     fn check_presence(&self) -> Result<(), Displaced> {
         if self.reservation.as_ref().is_some_and(|reservation| lock(reservation).is_lost()) {
+            self.store.note_conflict();
             return Err(Displaced::TakenOver);
         }
         self.presence.check(&self.store)

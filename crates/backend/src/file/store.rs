@@ -30,6 +30,8 @@ pub(super) struct FileStore {
     can_punch: AtomicBool,
     can_zero_range: AtomicBool,
     can_force: AtomicBool,
+    /// Whether the disk has refused a request because another host has reserved it.
+    has_conflict: AtomicBool,
     error_limiter: LogLimiter,
 }
 
@@ -43,8 +45,19 @@ impl FileStore {
             can_punch: AtomicBool::new(true),
             can_zero_range: AtomicBool::new(true),
             can_force: AtomicBool::new(true),
+            has_conflict: AtomicBool::new(false),
             error_limiter: LogLimiter::default(),
         }
+    }
+
+    /// Notes that another host has reserved the disk.
+    pub(super) fn note_conflict(&self) {
+        self.has_conflict.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether another host has reserved the disk, as far as it is known.
+    pub(super) fn has_conflict(&self) -> bool {
+        self.has_conflict.load(Ordering::Relaxed)
     }
 
     /// Executes and answers one I/O.
@@ -62,6 +75,9 @@ impl FileStore {
             IoKind::Zero { unmap } => self.zero(io.range(), unmap),
         };
         result.map_err(|error| {
+            if error == Errno::BADE {
+                self.note_conflict();
+            }
             if let Some(count) = self.error_limiter.admit() {
                 tracing::warn!(
                     disk = self.name,

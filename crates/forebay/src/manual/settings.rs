@@ -13,8 +13,8 @@ const VALUES: [(&str, &str); 8] = [
     ("FILE, DIR, PATH", "A path; the user of the service has to be able to reach it."),
     (
         "BACKING",
-        "A path of a disk or an image file, memory:SIZE, nbd://HOST/EXPORT or \
-        nbd+unix:///EXPORT?socket=PATH.",
+        "A path of a disk or an image file, memory:SIZE, nbd://HOST/EXPORT, \
+        nbd+unix:///EXPORT?socket=PATH or rbd:POOL/IMAGE.",
     ),
     ("1-64", "A number of this range."),
     ("...", "There may be several, as a TOML array."),

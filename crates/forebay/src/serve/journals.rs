@@ -121,7 +121,11 @@ impl StoreAccess {
     pub(super) fn options(self, spec: &VolumeSpec) -> OpenOptions {
         let Self { in_use_wait, takes_over } = self;
         let reserve = spec.config.reserve;
-        OpenOptions { in_use_wait, reserve, takes_over, ..OpenOptions::default() }
+        // The disk and the devices of the journal share their connection to a cluster, and what
+        // shuts out one of them shuts out all.
+        let devices = [&spec.config.journal, &spec.config.journal_mirror].into_iter().flatten();
+        let connection = std::iter::once(&spec.backing).chain(devices).cloned().collect();
+        OpenOptions { in_use_wait, reserve, takes_over, connection, ..OpenOptions::default() }
     }
 }
 

@@ -10,7 +10,7 @@ pub(super) mod missing;
 pub(super) mod monitors;
 mod moves;
 mod reload;
-mod remove;
+pub(super) mod remove;
 
 pub(super) use leave::leave_if_machine_stops;
 

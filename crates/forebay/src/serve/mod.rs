@@ -210,12 +210,14 @@ fn start_watchers(daemon: &Arc<Daemon>) -> anyhow::Result<impl Sized> {
         .context("cannot start the thread that watches the disks")?;
     let missing = manager::missing::start(Arc::clone(daemon))
         .context("cannot start the thread that tries missing volumes again")?;
+    let taken_over = manager::remove::start(Arc::clone(daemon))
+        .context("cannot start the thread that ends volumes that were taken over")?;
     let slow = slow::start(Arc::clone(daemon))
         .context("cannot start the thread that logs slow requests")?;
     let kept = daemon
         .start_keeping()
         .context("cannot start the threads that keep statistics and save volumes in memory")?;
-    Ok((outlook, sizer, background, condition, missing, slow, kept))
+    Ok((outlook, sizer, background, condition, missing, taken_over, slow, kept))
 }
 
 /// Logs how many clients the remaining file descriptors allow. Called once everything else is open.

@@ -37,7 +37,7 @@ fn an_unknown_kind_of_backing_gets_a_working_alternative() {
     let directory = tempfile::tempdir().unwrap();
     let schemes = [
         ("s3://bucket/disk", "nbdkit"),
-        ("rbd:pool/image", "rbd map"),
+        ("ceph:pool/image", "rbd:POOL/IMAGE"),
         ("iscsi://host/target", "iscsiadm"),
         ("vhost-user:/run/x.sock", "over NBD"),
         ("https://host/disk.img", "nbdkit"),

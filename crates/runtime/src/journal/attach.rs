@@ -124,16 +124,13 @@ impl Journal {
     /// the records that were not restored; these stay in the journal. Returns whether there are
     /// any.
     pub(crate) fn take_back(&self, number: u16) -> bool {
-        if self.holds(number) {
-            self.release_disks(Some(number));
-            self.searches.forget(number);
-            let mut state = self.lock();
-            state.volumes.retain(|(other, _)| *other != number);
-            state.core.withdraw_volume(number);
-            return true;
+        let is_held = self.holds(number);
+        if is_held {
+            leave(self, number)
+        } else {
+            self.detach_or_report(number)
         }
-        self.detach_or_report(number);
-        false
+        is_held
     }
 
     /// As [`Journal::detach`], but only logs an error, for a caller that removes the volume in any
@@ -277,6 +274,15 @@ impl Journal {
         });
         (found.superblock.journal, !found.damage.is_empty(), held.collect())
     }
+}
+
+/// Ends the use of a journal by a volume whose records stay in it.
+pub(crate) fn leave(journal: &Journal, number: u16) {
+    journal.release_disks(Some(number));
+    journal.searches.forget(number);
+    let mut state = journal.lock();
+    state.volumes.retain(|(other, _)| *other != number);
+    state.core.withdraw_volume(number);
 }
 
 fn changed_disk(

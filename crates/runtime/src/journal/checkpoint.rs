@@ -40,10 +40,12 @@ impl Journal {
         if state.core.log.failed().is_some() {
             if age >= Duration::from_secs(1) {
                 state.checkpoint_at = Instant::now();
-                let State { volumes, flushing, .. } = state;
-                // A disk that hangs is asked once.
-                for &mut (_, volume) in volumes {
-                    if !flushing.contains(&volume) {
+                let State { volumes, disks, flushing, .. } = state;
+                // A disk that hangs is asked once, and one that is taken over never.
+                for &mut (number, volume) in volumes {
+                    let disk = disks.iter().find(|(other, ..)| *other == number);
+                    let is_taken_over = disk.is_some_and(|(_, disk, _)| disk.is_taken_over());
+                    if !is_taken_over && !flushing.contains(&volume) {
                         flushing.push(volume);
                         self.destage(volume, None, true);
                     }

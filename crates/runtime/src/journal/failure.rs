@@ -4,8 +4,10 @@
 use super::{Journal, JournalError, State, volume_names};
 use crate::disk::Change;
 use crate::platform::locks::{Locked, assert_may_wait};
+use forebay_format::journal::JournalId;
 use forebay_types::IoError;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The pause before an update outside of the journal is tried again.
@@ -58,7 +60,7 @@ impl Journal {
             "journal failed: its volumes write through, unless a UPS protects them, and dirty data \
              is flushed to their disks"
         );
-        record_until_closed(self, || (self.on_failure)(id, error, names))
+        record_until_closed(self, || mark_failure(self, id, error, names))
     }
 
     /// Locks the state to serve a volume from now on. If the log has failed, adds the volume to the
@@ -92,7 +94,7 @@ impl Journal {
             let state = self.lock();
             (state.core.log.superblock().journal, state.core.log.failed().unwrap_or(IoError::Io))
         };
-        let recorded = (self.on_failure)(id, error, names);
+        let recorded = mark_failure(self, id, error, names);
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
@@ -139,7 +141,7 @@ impl Journal {
             let names = volume_names(&state.core.log, state.core.serving());
             (state.core.log.superblock().journal, error, names)
         };
-        let recorded = error.map_or(Ok(()), |error| (self.on_failure)(id, error, &names));
+        let recorded = error.map_or(Ok(()), |error| mark_failure(self, id, error, &names));
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
@@ -162,6 +164,42 @@ impl Journal {
         let (name, volume, others) = (self.name.clone(), volume.to_owned(), others.join(", "));
         JournalError::AbandonedFor { name, volume, others }
     }
+}
+
+/// Records the failure for those of the volumes that continue without the journal. One whose
+/// disk another client has taken over does not: its records still count, for that client and
+/// for the next start.
+fn mark_failure(
+    journal: &Journal,
+    id: JournalId,
+    error: IoError,
+    names: &[String],
+) -> io::Result<()> {
+    let disks: Vec<_> = {
+        let state = journal.lock();
+        state.disks.iter().map(|(number, disk, _)| (*number, Arc::clone(disk))).collect()
+    };
+    let mut of_journal = (0..2).filter_map(|device| journal.devices.backend(device));
+    if of_journal.any(|device| device.is_taken_over()) {
+        // A disk that was taken over in the same moment may not know it yet.
+        for (_, disk) in &disks {
+            let _ = disk.check_presence();
+        }
+    }
+    let taken = disks.iter().filter(|(_, disk)| disk.is_taken_over());
+    let numbers: Vec<u16> = taken.map(|(number, _)| *number).collect();
+    let taken_over = volume_names(&journal.lock().core.log, &numbers);
+    let (ended, names): (Vec<String>, Vec<String>) =
+        names.iter().cloned().partition(|name| taken_over.contains(name));
+    if ended.is_empty() {
+        return (journal.on_failure)(id, error, &names);
+    }
+    tracing::error!(
+        journal = %journal.name,
+        volumes = ?ended,
+        "another client has taken over disk and journal: the records of these volumes count"
+    );
+    if names.is_empty() { Ok(()) } else { (journal.on_failure)(id, error, &names) }
 }
 
 /// Repeats an update outside of the journal until it succeeds. Returns false if the journal is

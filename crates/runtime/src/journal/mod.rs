@@ -28,7 +28,7 @@ mod status;
 mod writer;
 
 pub(crate) use ahead::ReadAhead;
-pub(crate) use attach::Attachment;
+pub(crate) use attach::{Attachment, leave};
 pub(crate) use checkpoint::distance;
 pub use devices::MemberRecord;
 pub(crate) use devices::Reader;

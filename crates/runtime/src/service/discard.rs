@@ -65,7 +65,7 @@ impl VolumeService {
 
     /// Disconnects the clients, saves the dirty data, and lets no further I/O reach the disk. If
     /// the data cannot be saved, the volume is served as before.
-    fn give_up(
+    pub(super) fn give_up(
         &self,
         volume: &Arc<Volume>,
         save_to: Option<&Path>,

@@ -6,6 +6,10 @@ use crate::shared::Volume;
 /// Logs if the disk of a volume was displaced, or is back.
 pub(super) fn check_presence(volume: &Volume) {
     let (name, disk) = (&volume.name, &volume.backend.description().name);
+    // Such a volume is removed soon, which is logged.
+    if volume.backend.is_taken_over() {
+        return;
+    }
     match volume.disk.presence.check(&*volume.backend) {
         Change::None => {}
         Change::Gone(displaced) => tracing::error!(

@@ -117,7 +117,7 @@ impl VolumeService {
     }
 
     /// Removes an idle and clean volume from the table and from the shards.
-    fn deregister(&self, id: VolumeId) -> VolumeResult {
+    pub(super) fn deregister(&self, id: VolumeId) -> VolumeResult {
         let shared = &self.shared;
         shared.shards.drop_clean(id);
         shared.run_on(0, move |tasks| {

@@ -51,6 +51,7 @@ mod shares;
 mod slow;
 mod stalls;
 mod statistics;
+mod taken_over;
 mod tls;
 mod transmission;
 mod vault;

@@ -32,6 +32,8 @@ enum DiskAttempt {
     Running,
     /// The last one has failed. The next one begins at this time, this long after it.
     Due(Instant, Duration),
+    /// Never: another client has taken over the disk.
+    Ended,
 }
 
 #[derive(Clone)]
@@ -52,6 +54,7 @@ impl MissingDisk {
             backing: self.spec.backing.clone(),
             seconds: self.since.elapsed().as_secs(),
             reason: self.reason.clone(),
+            taken_over: self.attempt == DiskAttempt::Ended,
         }
     }
 }
@@ -92,6 +95,14 @@ impl MissingVolumes {
         tracing::error!(volume = %spec.name, error = reason, "serving without a volume");
         let due = DiskAttempt::Due(Instant::now() + RETRY_FIRST, RETRY_FIRST);
         self.enter(spec, Some(reason), due);
+    }
+
+    /// Lists a volume whose disk another client has taken over.
+    pub(super) fn end(&self, spec: VolumeSpec) {
+        let reason = "another client has taken over its disk: stop this server or remove the \
+                      volume, or add it again if it is to be served here";
+        tracing::error!(volume = %spec.name, error = reason, "serving without a volume");
+        self.enter(spec, Some(reason.to_owned()), DiskAttempt::Ended);
     }
 
     fn enter(&self, spec: VolumeSpec, reason: Option<String>, attempt: DiskAttempt) {

@@ -1,9 +1,18 @@
 //! The removal of volumes.
 
 use super::{Daemon, clients, monitors, problem};
+use crate::serve::periodic::Periodic;
 use forebay_api::{DiscardRequest, Discarded, ErrorKind, Problem};
 use forebay_control::ProgressFn;
+use forebay_runtime::taken_over;
+use forebay_threads::Thread;
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time between two looks for volumes that were taken over.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Removes a volume. With `force`, even if clients are connected to it.
 pub(super) fn remove(
@@ -43,6 +52,35 @@ pub(super) fn discard(
         saved_to: discarded.saved_to.map(|path| path.display().to_string()),
         may_lack_more: discarded.may_lack_more,
     })
+}
+
+/// Starts the thread that ends volumes whose disks other clients have taken over. Dropping the
+/// result ends it.
+///
+/// # Errors
+/// The system refuses a thread.
+pub(in crate::serve) fn start(daemon: Arc<Daemon>) -> io::Result<Periodic> {
+    Periodic::start(Thread::named("taken-over"), INTERVAL, move || surrender(&daemon))
+}
+
+/// Removes the volumes whose disks other clients have taken over. They are listed as missing, and
+/// not tried again: the operator adds them, or removes them, once it is known which server is to
+/// have them.
+fn surrender(daemon: &Daemon) {
+    for name in taken_over(daemon.runtime.volumes()) {
+        // The next call tries again.
+        let Ok(_claim) = daemon.claims.volume(&name) else { continue };
+        let spec = daemon.state().volumes.iter().find(|spec| spec.name == name).cloned();
+        let Some(spec) = spec else { continue };
+        clients::log_connected(&daemon.runtime, Some(&name));
+        if let Err(error) = forebay_runtime::surrender(daemon.runtime.volumes(), &name) {
+            tracing::error!(volume = %name, %error, "cannot end a volume that was taken over");
+            continue;
+        }
+        forget(daemon, &name);
+        daemon.journals.close_if_unused(&daemon.runtime, &spec);
+        daemon.missing.end(spec);
+    }
 }
 
 /// Refuses a removal while clients are connected. With `force`, logs them.
