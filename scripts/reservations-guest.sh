@@ -133,11 +133,11 @@ kill -STOP "$(pid one)"
 forebay takeover disk --state /mnt/state/two || give_up "the second host cannot take over"
 compare two 0x22222222 || give_up "acknowledged data is lost"
 write two 0x33333333 || give_up "the second host cannot write"
-forebay volume flush disk --state /mnt/state/two
+forebay volume flush disk --state /mnt/state/two >/tmp/flush.log 2>&1 || give_up "no flush"
 kill -CONT "$(pid one)"
 write one 0x44444444 || true
 sleep 3
-forebay volume flush disk --state /mnt/state/two
+forebay volume flush disk --state /mnt/state/two >/tmp/flush.log 2>&1 || give_up "no flush"
 for host in one two; do dd if=/tmp/below-$host of=/tmp/copy-$host bs=64k count=128 iflag=direct \
   2>/dev/null; done
 cmp /tmp/copy-one /tmp/copy-two
@@ -149,7 +149,7 @@ say "the former host: $(grep "taken it over" /tmp/server-one.log | tail -n 1)"
 
 # An orderly stop gives it back.
 kill -9 "$(pid one)"
-forebay stop --state /mnt/state/two >/dev/null
+forebay stop --state /mnt/state/two >/tmp/stop.log 2>&1 || give_up "the server does not stop"
 start one
 serves one || give_up "after an orderly stop, the other host does not serve"
 compare one 0x33333333 || give_up "the data is not there after the way back"
