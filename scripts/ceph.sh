@@ -24,6 +24,7 @@ need ceph-mon=ceph-mon ceph-osd=ceph-osd rbd=ceph-common fio=fio jq=jq
 
 dir=$(mktemp -d -p "${FOLDER:-$(target_dir)}" ceph.XXXXXX)
 conf=$dir/cluster/ceph.conf
+keeper=no
 uri="nbd+unix:///v?socket=$dir/nbd.sock"
 server=
 load=
@@ -58,8 +59,8 @@ fresh_images() {
 # serve SETTINGS [OPTION...]: starts the server with the volume `v` on the disk.
 serve() {
   rm -f "$dir/nbd.sock"
-  "$forebay" serve --keeper no --state "$dir/state" --nbd "unix:$dir/nbd.sock" --memory 96MiB \
-    --volume "v=rbd:rbd/disk@$conf,$1" "${@:2}" >>"$dir/log" 2>&1 &
+  "$forebay" serve --keeper "$keeper" --state "$dir/state" --nbd "unix:$dir/nbd.sock" \
+    --memory 96MiB --volume "v=rbd:rbd/disk@$conf,$1" "${@:2}" >>"$dir/log" 2>&1 &
   server=$!
   wait_for_socket "$dir/nbd.sock" "$server" || gave_up "the server does not start"
 }
@@ -220,6 +221,23 @@ fence() {
   compare
 }
 
+# successors: the next server on the pool breaks the locks that the former one has left.
+successors() {
+  local keeper=yes
+  say "an upgrade, and a kill, under a keeper"
+  fresh_images
+  serve "$write_back"
+  begin_load 2000
+  sleep 2
+  "$forebay" upgrade --state "$dir/state" >/dev/null || gave_up "the upgrade has failed"
+  end_load "through an upgrade"
+  pkill -KILL -P "$server"
+  wait_until "the next server answers" status
+  writes "${through_nbd[@]}" --verify_only >"$dir/fio.log" 2>&1 || gave_up "a write is lost"
+  stop
+  compare
+}
+
 # refusals: what the operator reads.
 refusals() {
   local text
@@ -251,6 +269,7 @@ model write-through kill
 model journal stop
 model journal kill
 model journal-flush kill
+successors
 faults write-through mode=write-through
 faults "write-back with a journal" "$write_back"
 limits
