@@ -26,7 +26,7 @@ fn a_disk_needs_only_a_name_and_a_path() {
 fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
                 journal-mirror=/dev/nvme1n1,durability=flush,ordered=yes,accept-loss=yes,\
-                nofail=yes,read-only=yes,format=raw,frozen=yes,share-min=10%,\
+                nofail=yes,read-only=yes,reserve=yes,format=raw,frozen=yes,share-min=10%,\
                 share-max=90%,prefetch=no,\
                 warm=no,pin=0B+1MiB,1GiB+4KiB,learn=no,stripe=112KiB,chunk=16KiB,\
                 stripe-offset=96KiB,rotational=no,gather-below=64KiB,read-latency=20ms,\
@@ -44,6 +44,7 @@ fn every_setting_can_be_written() {
             && spec.config.accept_loss
             && spec.config.nofail
             && spec.config.read_only
+            && spec.config.reserve
             && spec.config.frozen
     );
     assert_eq!(spec.config.format, DiskFormat::Raw);

@@ -98,8 +98,7 @@ pub const PROGRAM_SETTINGS: [Setting; 31] = [
         "memory-reserve",
         "SIZE|auto",
         "auto",
-        "memory left to the system; `auto` is 500MiB, or half of a smaller machine or container if \
-         the size of the cache is set",
+        "memory left to the system; `auto` is 500MiB, or a quarter of a smaller control group",
     ),
     live(
         "cache-ratio",

@@ -57,15 +57,16 @@ pub struct NbdBackend {
 
 /// Opens an export.
 pub(crate) fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, NbdError> {
+    let url = NbdUrl::parse(spec)?;
+    // What a start would refuse, a check refuses, which does not connect.
+    if let Some(tls) = &url.tls {
+        tls.begin().map_err(|source| NbdError::TlsFiles { url: spec.to_owned(), source })?;
+    }
     if options.is_trial {
-        let url = NbdUrl::parse(spec)?;
-        if let Some(tls) = &url.tls {
-            tls.begin().map_err(|source| NbdError::TlsFiles { url: spec.to_owned(), source })?;
-        }
         let (identity, medium) = (url.identity(), StoreMedium::default());
         return Ok(Arc::new(TrialBackend::new(spec, UNKNOWN_BYTES, identity, medium)));
     }
-    Ok(Arc::new(NbdBackend::open(spec, options)?))
+    Ok(Arc::new(NbdBackend::open_export(url, spec, options)?))
 }
 
 impl NbdBackend {

@@ -22,7 +22,7 @@ fn the_status_says_that_half_the_pool_would_do_for_a_small_volume() {
     let points = curve["points"].as_array().unwrap();
     let ratios: Vec<f64> =
         points.iter().map(|point| point["miss_ratio"].as_f64().unwrap()).collect();
-    assert_eq!(ratios.len(), 5, "a quarter of the pool to four pools: {curve}");
+    assert_eq!(ratios.len(), 4, "half of the pool to four pools: {curve}");
     // The first of three passes misses, whatever the size.
     assert!(ratios.iter().all(|ratio| (0.3..0.37).contains(ratio)), "{curve}");
     let outlook = &curve["outlook"];

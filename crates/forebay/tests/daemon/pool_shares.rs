@@ -71,7 +71,8 @@ fn shares_are_kept(io: &str) {
     scan(&mut scanner);
     assert_eq!(read_lines(&daemon, &mut db, "db"), LINES, "the guaranteed lines stay");
     let kept = read_lines(&daemon, &mut other, "other");
-    assert!(kept < LINES / 2, "{kept} of {LINES} lines without a share have survived the scan");
+    // A volume that is read once takes less from others, but not nothing.
+    assert!(kept < LINES * 4 / 5, "{kept} of {LINES} lines without a share have survived the scan");
 
     // A largest share applies to lines that are in memory already.
     let pool = memory(&daemon, "pool_bytes");

@@ -429,6 +429,7 @@ fn a_directory_for_virtual_machines_that_cannot_be_used_refuses_the_reload() {
     let guests = "vhost-user = 'DIR/guests,mode=0600'";
     let served = Configured::start("auto", &format!("{base}\n{guests}"));
     let socket = served.at("guests/disk.sock");
+    wait_until("the socket for monitors is there", PATIENCE, || socket.exists());
     let mut monitor = Monitor::connect(&socket);
     assert!(monitor.is_served());
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
