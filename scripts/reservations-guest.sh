@@ -147,10 +147,11 @@ compare two 0x33333333 || give_up "the former host has changed the data"
 grep -q "taken it over" /tmp/server-one.log || give_up "the former host does not say it"
 say "the former host: $(grep "taken it over" /tmp/server-one.log | tail -n 1)"
 
-# An orderly stop gives it back.
+# An orderly stop gives nothing up: a former owner may still sleep. The way back is a takeover.
 kill -9 "$(pid one)"
 forebay stop --state /mnt/state/two >/tmp/stop.log 2>&1 || give_up "the server does not stop"
 start one
-serves one || give_up "after an orderly stop, the other host does not serve"
+is_missing one || give_up "an orderly stop has given up the reservation"
+forebay takeover disk --state /mnt/state/one || give_up "the first host cannot take over"
 compare one 0x33333333 || give_up "the data is not there after the way back"
 say "all passed"

@@ -15,7 +15,6 @@ const CONFLICTS: [i32; 2] = [0x18, 0x83];
 /// The requests: `_IOW('p', NUMBER, STRUCTURE)`.
 const REGISTER: libc::Ioctl = request(200, size_of::<PrRegistration>());
 const RESERVE: libc::Ioctl = request(201, size_of::<PrReservation>());
-const RELEASE: libc::Ioctl = request(202, size_of::<PrReservation>());
 const PREEMPT_ABORT: libc::Ioctl = request(204, size_of::<PrPreemption>());
 
 const fn request(number: u32, bytes: usize) -> libc::Ioctl {
@@ -89,9 +88,6 @@ pub(crate) trait ReservationCall {
     /// commands in progress are aborted.
     fn preempt(&self, key: ReservationKey, former: ReservationKey) -> ReservationResult;
 
-    /// Ends the reservation of this host.
-    fn release(&self, key: ReservationKey) -> ReservationResult;
-
     /// The key of the host that has reserved the disk, if one has.
     fn holder(&self) -> ReservationResult<Option<ReservationKey>>;
 }
@@ -148,10 +144,6 @@ impl ReservationCall for BlockReservations {
     fn preempt(&self, key: ReservationKey, former: ReservationKey) -> ReservationResult {
         let (key, former_key) = (key.0, former.0);
         self.call(PREEMPT_ABORT, &mut PrPreemption { key, former_key, kind: TYPE, flags: 0 })
-    }
-
-    fn release(&self, key: ReservationKey) -> ReservationResult {
-        self.call(RELEASE, &mut PrReservation { key: key.0, kind: TYPE, flags: 0 })
     }
 
     /// By a SCSI command of its own: the kernel has no request for it. Other devices do not say it.
@@ -258,7 +250,6 @@ mod tests {
     fn requests_have_the_numbers_of_the_kernel() {
         assert_eq!(u64::from(REGISTER as u32), 0x4018_70c8);
         assert_eq!(u64::from(RESERVE as u32), 0x4010_70c9);
-        assert_eq!(u64::from(RELEASE as u32), 0x4010_70ca);
         assert_eq!(u64::from(PREEMPT_ABORT as u32), 0x4018_70cc);
     }
 }

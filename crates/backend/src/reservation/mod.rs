@@ -9,6 +9,9 @@
 //! a server that comes back after a crash replaces its former registration, and with it keeps its
 //! reservation, without knowing the former key.
 //!
+//! A reservation is never given up, also not by an orderly end: a former owner that still sleeps
+//! has older data, and without any reservation the disk would take it. Another host takes it over.
+//!
 //! Sources: SPC-4, 5.13 (persistent reservations); NVM Express 1.4, 8.8; `linux/pr.h`.
 
 mod device;
@@ -84,17 +87,19 @@ impl Fault for ReservationError {
             Self::Unsupported { .. } => {
                 Remedy::from("set reserve=no").or("use a disk that has them, over SCSI or NVMe")
             }
-            Self::Reserved { holder: Some(_), .. } => Remedy::from("remove the volume there")
-                .or("take it over with `forebay takeover VOLUME`"),
-            Self::Reserved { holder: None, .. } => Remedy::from("remove the volume there")
-                .or("remove the reservation with the management of the disk, which does not say \
-                     its key"),
+            Self::Reserved { holder: Some(_), .. } => {
+                "take it over with `forebay takeover VOLUME`, if it is to be served here".into()
+            }
+            Self::Reserved { holder: None, .. } => {
+                "remove the reservation with the management of the disk, which does not say its key"
+                    .into()
+            }
             Self::Failed { .. } => "check the disk, and the kernel's log".into(),
         }
     }
 }
 
-/// A reservation that this process holds, until it is dropped.
+/// A reservation that this host holds.
 pub(crate) struct Reservation<D: ReservationCall = BlockReservations> {
     device: D,
     key: ReservationKey,
@@ -165,15 +170,5 @@ fn failed(path: &str, what: &'static str, fault: ReservationFault) -> Reservatio
     match fault {
         ReservationFault::Unsupported => ReservationError::Unsupported { path },
         fault => ReservationError::Failed { path, what, source: fault.into() },
-    }
-}
-
-impl<D: ReservationCall> Drop for Reservation<D> {
-    fn drop(&mut self) {
-        if !self.is_lost {
-            // If the disk fails, another host has to remove the registration.
-            let _ = self.device.release(self.key);
-            let _ = self.device.register(Some(self.key), None);
-        }
     }
 }

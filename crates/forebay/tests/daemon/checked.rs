@@ -125,3 +125,30 @@ fn a_journal_on_the_volumes_own_disk_is_reported() {
     }
     daemon.stop();
 }
+
+#[test]
+fn a_reserved_volume_keeps_no_data_that_may_be_older_than_its_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let [disk, other, journal] = ["disk", "other", "journal"].map(|name| {
+        let path = directory.path().join(name).display().to_string();
+        make_file(&path, 64 * MIB);
+        path
+    });
+    let volume = format!("x={disk},reserve=yes");
+    let check = ["serve", "--check", "--memory", "64MiB", "--volume", &volume];
+    let (code, said) = run_forebay(directory.path(), &check);
+    assert!(code != Some(0) && said.contains("a keeper would keep data of it"), "{said}");
+    let (code, said) = run_forebay(directory.path(), &[&check[..], &["--keeper", "no"]].concat());
+    assert!(code != Some(0) && said.contains("has no persistent reservations"), "{said}");
+    let volume = format!("x={disk},protection=journal,journal={journal}");
+    let daemon = Daemon::start_with(directory.path(), "auto", "96MiB", &[volume], &[]);
+    for (settings, part) in [
+        (format!("protection=journal,journal={journal}"), "share a journal, and only one"),
+        (String::from("mode=write-through"), "has no persistent reservations"),
+    ] {
+        let volume = format!("y={other},reserve=yes,{settings}");
+        let (code, said) = daemon.run(&["volume", "add", &volume]);
+        assert!(code == Some(1) && said.replace('\n', " ").contains(part), "{said}");
+    }
+    daemon.stop();
+}

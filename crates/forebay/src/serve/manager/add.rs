@@ -4,6 +4,7 @@ use super::{Daemon, monitors, moves, problem};
 use crate::report::problem as problem_of;
 use crate::serve::calibrations::Disk;
 use crate::serve::changes::log_frozen;
+use crate::serve::check::check_reserved;
 use crate::serve::journals::StoreAccess;
 use crate::serve::vault;
 use forebay_api::{ErrorKind, Problem};
@@ -107,6 +108,9 @@ pub(in crate::serve) fn add(
 fn check_new(daemon: &Daemon, spec: &VolumeSpec) -> Result<(), Problem> {
     check_name(daemon, &spec.name)?;
     check_tls(daemon, spec)?;
+    let keeper = daemon.state().config.keeper;
+    check_reserved(spec, keeper)?;
+    check_shared_journal(daemon, spec)?;
     let has_vault = daemon.runtime.volumes().protectors().vault().is_some();
     spec.check_ups(&daemon.state().config.ups.upses, has_vault)
         .map_err(|error| problem_of(&error))?;
@@ -121,6 +125,23 @@ fn check_new(daemon: &Daemon, spec: &VolumeSpec) -> Result<(), Problem> {
         daemon.sizing.check_beside(&spec.name, bytes)?;
     }
     Ok(())
+}
+
+/// Refuses a journal that another volume has opened without reserving it, or with.
+fn check_shared_journal(daemon: &Daemon, spec: &VolumeSpec) -> Result<(), Problem> {
+    let config = &spec.config;
+    let state = daemon.state();
+    let other = state.volumes.iter().find(|other| {
+        let has_journal = config.journal.is_some() && other.config.journal == config.journal;
+        has_journal && other.config.reserve != config.reserve
+    });
+    let Some(other) = other else { return Ok(()) };
+    let message = format!(
+        "volumes '{}' and '{}' share a journal, and only one of them has reserve=yes",
+        spec.name, other.name
+    );
+    let remedy = "set reserve alike for both, or name another journal";
+    Err(Problem::new(ErrorKind::Invalid, message, remedy))
 }
 
 /// Refuses the name of a served volume. Without this, an addition of the same disk under the
