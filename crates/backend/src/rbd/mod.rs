@@ -238,7 +238,7 @@ impl Watch {
     }
 }
 
-/// Reports that an image has another size. The volume keeps its own until it is told.
+/// Reports that the size of an image has changed. The volume keeps its size until it is resized.
 fn report_size(image: &str, before: u64, now: u64) {
     let (before_bytes, size_bytes) = (before, now);
     if now > before {

@@ -132,23 +132,24 @@ impl<D: ReservationCall> Reservation<D> {
     ) -> Result<Self, ReservationError> {
         let register = device.register(None, Some(key));
         register.map_err(|fault| failed(path, "register with", fault))?;
-        let reserved = match device.reserve(key) {
+        match device.reserve(key) {
             Err(ReservationFault::Conflict) => {
                 let holder = device.holder().unwrap_or_default();
-                match holder.filter(|_| takes_over) {
+                let taken = match holder.filter(|_| takes_over) {
                     Some(former) => device
                         .preempt(key, former)
                         .and_then(|()| device.reserve(key))
                         .map_err(|fault| failed(path, "take over", fault)),
                     None => Err(ReservationError::Reserved { path: path.to_owned(), holder }),
+                };
+                if taken.is_err() {
+                    // A host that is registered could write beside the owner.
+                    let _ = device.register(Some(key), None);
                 }
+                taken?;
             }
-            reserved => reserved.map_err(|fault| failed(path, "reserve", fault)),
-        };
-        if let Err(error) = reserved {
-            // A host that is registered could write.
-            let _ = device.register(Some(key), None);
-            return Err(error);
+            // It may be this host's already: the registration stays.
+            reserved => reserved.map_err(|fault| failed(path, "reserve", fault))?,
         }
         if takes_over {
             tracing::warn!(disk = path, %key, "reserved, and taken over from any other host");
