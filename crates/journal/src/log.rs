@@ -23,7 +23,9 @@ use samples::SampleTracker;
 use volumes::LogVolumes;
 
 pub use error::LogError;
-pub use space::{Checkpoint, RecordOutcome, checkpoints_in_progress, distance};
+pub use space::{
+    Checkpoint, RecordOutcome, checkpoints_in_progress, distance, needs_checkpoint_for_starts,
+};
 pub use volumes::Mark;
 
 /// Copies of the superblock on each device.

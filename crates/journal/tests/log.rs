@@ -8,7 +8,7 @@ use forebay_format::journal::{
 };
 use forebay_journal::{
     Damage, Found, Image, Log, LogAdmission, LogEntry, LogError, LogWrite, Notification, ReadAt,
-    RecordOutcome, RecoverError, is_durable_before, recover,
+    RecordOutcome, RecoverError, is_durable_before, needs_checkpoint_for_starts, recover,
 };
 use forebay_types::{ByteRange, IoError};
 
@@ -490,6 +490,35 @@ fn no_checkpoint_before_the_restore_is_complete() {
     assert!(!next.close());
     next.end_restore(lab.volume);
     assert_eq!(next.begin_checkpoint().unwrap().volumes, [lab.volume]);
+}
+
+/// Every start takes a segment and a generation. Otherwise, servers that are killed or taken over
+/// again and again would leave a log that cannot be resumed, although hardly anything is in it.
+#[test]
+fn starts_in_a_row_make_a_checkpoint_due() {
+    let mut lab = Lab::of_size(256 << 20);
+    lab.write(0, &[1; 512], 1);
+    lab.pump();
+    let resume = |lab: &mut Lab| {
+        let found = lab.recover();
+        lab.log = Log::resume(&found, buffers(3)).unwrap();
+        lab.log.end_restore(lab.volume);
+        lab.pump();
+        lab.write(8, &[2; 512], 1);
+        lab.pump();
+    };
+    for round in 0..4 {
+        assert!(!lab.log.wants_checkpoint(), "there is space, round {round}");
+        (0..5).for_each(|_| resume(&mut lab));
+        assert!(lab.log.wants_checkpoint() && needs_checkpoint_for_starts(&lab.log));
+        lab.log.begin_checkpoint().unwrap();
+        lab.log.end_checkpoint(lab.volume, Ok(()));
+        lab.pump();
+        assert!(!needs_checkpoint_for_starts(&lab.log));
+        // The next records must not have to wait for a segment of their own.
+        lab.write(16, &[3; 512], 1);
+        lab.pump();
+    }
 }
 
 /// Otherwise an older record of the sector would be taken for its newest content.

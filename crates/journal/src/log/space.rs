@@ -21,7 +21,7 @@
 use super::extent::RESERVED_SEGMENTS;
 use super::volumes::{Fence, LogVolume, Mark};
 use super::{BatchWrite, Log, LogAdmission, LogEntry, Notification, retry};
-use forebay_format::journal::{RECORD_BYTES, RecordKind, batch_bytes};
+use forebay_format::journal::{GENERATIONS_MAX, RECORD_BYTES, RecordKind, batch_bytes};
 use forebay_types::{ByteRange, IoResult};
 
 /// Consecutive checkpoints without freed space after which a volume's writes no longer wait.
@@ -50,6 +50,14 @@ pub enum RecordOutcome {
     /// The disk has the change, but the log has no space to record it. The request must fail,
     /// because older records of the range would undo the change after a crash.
     NoSpace,
+}
+
+/// Whether several starts in a row have ended before a checkpoint did. Each begins a generation in
+/// a segment of its own, and the superblock has space for few: a log with too many is not resumed.
+pub fn needs_checkpoint_for_starts<B: AsRef<[u8]> + AsMut<[u8]>, W>(log: &Log<B, W>) -> bool {
+    let superblock = log.superblock();
+    let starts = superblock.starts.iter();
+    starts.filter(|start| start.segment > superblock.first_segment).count() >= GENERATIONS_MAX / 4
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
@@ -182,12 +190,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.reclaim();
     }
 
-    /// Whether a checkpoint is due: less than half of the log is free, or the log admits no writes,
-    /// and there is a volume to checkpoint.
+    /// Whether a checkpoint is due: less than half of the log is free, the log admits no writes, or
+    /// it [needs one for starts](needs_checkpoint_for_starts), and there is a volume to
+    /// checkpoint.
     pub fn wants_checkpoint(&self) -> bool {
         let has_half_free = 2 * self.extent.free_segments() >= self.superblock().geometry.segments;
         self.failed.is_none()
-            && (!has_half_free || self.extent.is_low())
+            && (!has_half_free || self.extent.is_low() || needs_checkpoint_for_starts(self))
             && self.volumes.may_begin_checkpoint()
     }
 

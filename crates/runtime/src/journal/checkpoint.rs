@@ -2,10 +2,11 @@
 //!
 //! A checkpoint destages at the pace of background writeback. The shards learn from [`distance`]
 //! how much space the log has left: once a quarter is in use they speed up, and they destage at
-//! once when the log is about to admit no more writes.
+//! once when the log is about to admit no more writes. After several starts in a row that ended
+//! before a checkpoint, the next one is urgent.
 
 use super::{Journal, State, TICK};
-use forebay_journal::checkpoints_in_progress;
+use forebay_journal::{checkpoints_in_progress, needs_checkpoint_for_starts};
 use forebay_types::{IoError, IoResult, VolumeId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -65,10 +66,11 @@ impl Journal {
             return;
         }
         state.checkpoint_at = Instant::now();
+        let is_urgent = now || needs_checkpoint_for_starts(&state.core.log);
         let Some(checkpoint) = state.core.log.begin_checkpoint() else { return };
         for number in checkpoint.volumes {
             match state.volumes.iter().find(|(other, _)| *other == number) {
-                Some(&(_, volume)) => self.destage(volume, Some(number), now),
+                Some(&(_, volume)) => self.destage(volume, Some(number), is_urgent),
                 // The volume is being removed, after a flush of its own.
                 None => state.core.log.end_checkpoint(number, Err(IoError::Shutdown)),
             }
