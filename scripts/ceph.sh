@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Images of a Ceph cluster as disks and journals: the tests of the backend, and the built program
 # against a model and fio, through stops, kills of the server, absent OSDs and monitors, a full
-# cluster, and a lock that another client breaks. The images are compared from outside, with
-# `rbd export` and fio's own client.
+# cluster, a lock that another client breaks, and takeovers by another server. The images are
+# compared from outside, with `rbd export` and fio's own client.
 #
 #   scripts/ceph.sh
 #
 # The cluster is made by scripts/ceph-cluster.sh in the build directory. AWAY (20) is the number of
-# seconds without any OSD. PROGRAMS selects other programs than the release build.
+# seconds without any OSD, TAKEOVERS (20) that of takeovers. PROGRAMS selects other programs than
+# the release build.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -15,7 +16,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 programs=${PROGRAMS:-$(target_dir)/release}
 forebay=$programs/forebay
-for program in forebay model-client; do
+for program in forebay model-client takeovers; do
   [[ -x $programs/$program ]] || fail "$programs/$program is not built: run cargo build --release" \
     "--workspace --bins first"
 done
@@ -258,6 +259,22 @@ refusals() {
   stop
 }
 
+# takeovers: two servers, with processes that the other one does not see, as on two hosts.
+takeovers() {
+  local expiry seconds count=${TAKEOVERS:-20}
+  say "$count takeovers while clients write"
+  fresh_images
+  "$programs/takeovers" --programs "$programs" --folder "$dir/takeovers" --takeovers "$count" \
+    --wrapper "unshare --pid --fork --mount-proc --kill-child" \
+    --one "rbd:rbd/disk@$conf,$write_back" --fetch "rbd -c $conf --no-progress export disk -" \
+    >"$dir/takeovers.log" 2>&1 || gave_up "$(tail -n 3 "$dir/takeovers.log")"
+  tail -n 8 "$dir/takeovers.log"
+  # A former owner may sleep for longer than the cluster's hour.
+  expiry=$(ceph -c "$conf" osd blocklist ls 2>/dev/null | awk '{print $2}' | sort | tail -n 1)
+  seconds=$(($(date -d "${expiry%+*}" +%s) - $(date +%s)))
+  ((seconds > 300 * 24 * 3600)) || gave_up "a former owner is shut out until $expiry only"
+}
+
 say "a cluster"
 mkdir "$dir/cluster"
 scripts/ceph-cluster.sh start "$dir/cluster" 2
@@ -275,4 +292,5 @@ faults "write-back with a journal" "$write_back"
 limits
 full
 fence
+takeovers
 say "images of Ceph: passed"

@@ -144,7 +144,7 @@ cmp /tmp/copy-one /tmp/copy-two
 [ "$(dd if=/tmp/copy-two bs=1 count=4 2>/dev/null | od -An -tx1 | tr -d ' ')" = 33333333 ] ||
   give_up "the former host has written to the disk"
 compare two 0x33333333 || give_up "the former host has changed the data"
-grep -q "taken it over" /tmp/server-one.log || give_up "the former host does not say it"
+wait_for grep -q "taken it over" /tmp/server-one.log
 say "the former host: $(grep "taken it over" /tmp/server-one.log | tail -n 1)"
 
 # An orderly stop gives nothing up: a former owner may still sleep. The way back is a takeover.
@@ -154,4 +154,21 @@ start one
 is_missing one || give_up "an orderly stop has given up the reservation"
 forebay takeover disk --state /mnt/state/one || give_up "the first host cannot take over"
 compare one 0x33333333 || give_up "the data is not there after the way back"
+forebay stop --state /mnt/state/one >/tmp/stop.log 2>&1 || give_up "the server does not stop"
+forebay stop --state /mnt/state/two >/tmp/stop.log 2>&1 || true
+
+# Many takeovers, while clients write to a disk of zeroes.
+count=$(sed -n 's/.*forebay.takeovers=\([0-9]*\).*/\1/p' /proc/cmdline)
+for name in below journal; do
+  truncate -s 0 /tmp/$name.img
+  truncate -s 64M /tmp/$name.img
+done
+settings() {
+  echo "/tmp/below-$1,mode=write-back,protection=journal,journal=/tmp/journal-$1,reserve=yes"
+}
+takeovers --programs /bin --folder /mnt/state/takeovers --one "$(settings one)" \
+  --two "$(settings two)" --takeovers "$count" --blocks 128 --clients 2 \
+  --fetch "dd if=/tmp/below-two bs=64k iflag=direct" >/tmp/takeovers.log 2>&1 ||
+  give_up "an acknowledged write is lost"
+tail -n 8 /tmp/takeovers.log | while read -r line; do say "$line"; done
 say "all passed"

@@ -3,10 +3,12 @@
 # two servers stand as on two hosts. The second one is refused, also while the first one is dead,
 # takes the disk over, and nothing that the first one writes later reaches the disk.
 #
-#   scripts/reservations.sh
+# Then they take it over from each other many times while clients write.
 #
-# FOREBAY selects another program than the release build. It takes some minutes; scripts/guest.sh
-# has further settings.
+#   scripts/reservations.sh [TAKEOVERS]
+#
+# PROGRAMS selects other programs than the release build. It takes some minutes, and a minute for
+# each ten takeovers; scripts/guest.sh has further settings.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -14,9 +16,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/guest.sh
 . scripts/guest.sh
 
-forebay=${FOREBAY:-$(target_dir)/release/forebay}
-timeout_seconds=1200
-[[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
+programs=${PROGRAMS:-$(target_dir)/release}
+takeovers=${1:-10}
+timeout_seconds=$((1200 + 30 * takeovers))
+for program in forebay takeovers; do
+  [[ -x $programs/$program ]] || fail "$programs/$program is not built: run cargo build --release" \
+    "--workspace --bins first"
+done
 need_qemu
 need fio=fio mkfs.ext4=e2fsprogs iscsistart=open-iscsi
 
@@ -26,7 +32,8 @@ trap 'rm -rf "$dir"' EXIT
 pack() {
   say "packing the guest"
   begin_guest scripts/reservations-guest.sh
-  add_program "$forebay" forebay
+  add_program "$programs/forebay" forebay
+  add_program "$programs/takeovers" takeovers
   add_program fio
   add_program mkfs.ext4
   add_program iscsistart
@@ -44,7 +51,7 @@ boot() {
     -device "virtio-blk-pci,drive=state")
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
   timeout "$timeout_seconds" "${command[@]}" -nographic -nic none \
-    -append "$kernel_options" </dev/null 2>&1 | show_console
+    -append "$kernel_options forebay.takeovers=$takeovers" </dev/null 2>&1 | show_console
 }
 
 fetch_kernel

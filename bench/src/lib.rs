@@ -25,6 +25,7 @@ pub mod load;
 pub mod model;
 pub mod page_cache;
 pub mod servers;
+pub mod site;
 pub mod table;
 pub mod users;
 pub mod ways;

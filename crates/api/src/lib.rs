@@ -82,8 +82,8 @@ pub use statistics::{
     LatencySummary, PeriodStatistics, Periods, SizeClass, Statistics, StatisticsOfVolume,
 };
 pub use status::{
-    DiskStall, LogStatus, Memory, MemorySizing, MemoryState, MissingVolume, Mode, Status,
-    VolumeList, VolumeState, VolumeStatus,
+    DiskStall, DurabilityClass, LogStatus, Memory, MemorySizing, MemoryState, MissingVolume, Mode,
+    Status, VolumeList, VolumeState, VolumeStatus,
 };
 pub use trace::{TRACE_BYTES_MIN, TRACE_SECONDS_MAX, TraceEnd, TraceRequest, TraceSummary};
 pub use vault::{DrillReport, DumpSummary, HeldVolume, VaultState, VaultStatus};

@@ -40,6 +40,8 @@ pub const VOLUME_CALIBRATE: &str = "/v1/volumes/{name}/calibrate";
 pub const VOLUME_RESIZE: &str = "/v1/volumes/{name}/resize";
 /// `POST`: serve a volume that another host has, and shut that host out.
 pub const VOLUME_TAKEOVER: &str = "/v1/volumes/{name}/takeover";
+/// `POST`: end the service of a volume, so that another host can take it over.
+pub const VOLUME_STANDBY: &str = "/v1/volumes/{name}/standby";
 /// `POST`: pin ranges of a volume.
 pub const VOLUME_PIN: &str = "/v1/volumes/{name}/pin";
 /// `POST`: unpin ranges of a volume.

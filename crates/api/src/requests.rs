@@ -3,8 +3,9 @@
 use crate::{
     AddVolume, Analysis, AnalysisRequest, AnalysisStatus, BlockingClient, Client, ConnectDevice,
     ConnectedClient, ConnectedClients, ConnectedDevice, DiscardRequest, Discarded, DrillReport,
-    History, Memory, PinRequest, Progress, ServeDevice, ServedDevice, ServerSettings, SlowRequests,
-    Statistics, StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeSize, VolumeStatus,
+    History, Memory, MissingVolume, PinRequest, Progress, ServeDevice, ServedDevice,
+    ServerSettings, SlowRequests, Statistics, StatisticsOfVolume, Status, VolumeList,
+    VolumeSettings, VolumeSize, VolumeStatus,
     client::{ClientResult, DRILL_TIME_MAX},
     paths,
 };
@@ -157,6 +158,12 @@ requests! {
     /// Serves a volume that another host has, and shuts that host out.
     fn take_over_volume(&self, name: &str) -> ClientResult<VolumeStatus> {
         let path = paths::of_volume(paths::VOLUME_TAKEOVER, name);
+        self.request(Method::POST, &path, None::<&()>).await
+    }
+
+    /// Ends the service of a volume, so that another host can take it over.
+    fn stand_by_volume(&self, name: &str) -> ClientResult<MissingVolume> {
+        let path = paths::of_volume(paths::VOLUME_STANDBY, name);
         self.request(Method::POST, &path, None::<&()>).await
     }
 

@@ -124,6 +124,9 @@ pub struct MissingVolume {
     /// Whether another client has taken over its disk: it is not tried again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taken_over: bool,
+    /// Whether it is on standby: it is served from a takeover on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub standby: bool,
 }
 
 /// The server's log, whose reader may be too slow. The server does not wait for it.
@@ -243,6 +246,43 @@ impl fmt::Display for VolumeState {
     }
 }
 
+/// What is lost of a volume's acknowledged writes if its host is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DurabilityClass {
+    /// Nothing: the disk has all of them.
+    #[default]
+    Through,
+    /// Nothing: what the disk lacks is in a journal that another host can take over with it. With
+    /// `durability=flush`, what was flushed.
+    Shared,
+    /// What the disk lacks, `dirty_bytes`: its journal or its memory is lost with the host. With
+    /// `ordered=yes`, the disk has an older state without gaps.
+    Local,
+}
+
+impl DurabilityClass {
+    /// The class of a volume in this mode, whose disk and journal another host can take over if
+    /// `is_shared`.
+    pub const fn of(mode: Mode, is_shared: bool) -> Self {
+        match mode {
+            Mode::WriteBack if is_shared => Self::Shared,
+            Mode::WriteBack => Self::Local,
+            Mode::WriteThrough | Mode::Bypass => Self::Through,
+        }
+    }
+}
+
+impl fmt::Display for DurabilityClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Through => "through",
+            Self::Shared => "shared",
+            Self::Local => "local",
+        })
+    }
+}
+
 /// A disk that does not answer: its oldest I/O in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct DiskStall {
@@ -291,6 +331,9 @@ pub struct VolumeStatus {
     /// When a write that the journal records is acknowledged: `ack`: when its record is durable.
     /// `flush`: at once, and a FLUSH waits for the records. Null without a journal.
     pub durability: Option<String>,
+    /// What is lost of acknowledged writes if the host is lost.
+    #[serde(default)]
+    pub class: DurabilityClass,
     /// Where a write must be before it is acknowledged while the UPS is not safe: `stable`: on the
     /// disk's stable storage. `disk-cache`: in the disk's cache. Null without the protection `ups`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -29,6 +29,7 @@ mod reservation;
 mod size;
 mod spec;
 mod sync;
+mod tenure;
 mod thread_pool;
 mod timer;
 mod trial;
@@ -52,6 +53,7 @@ pub use rbd::{RbdBackend, RbdError};
 pub use reservation::{ReservationError, ReservationKey};
 pub use size::{DiskSize, MeasureError};
 pub use spec::SpecError;
+pub use tenure::Tenure;
 pub use uses::{device_uses, names_in};
 
 use forebay_types::{ByteRange, DiskGeometry};
@@ -63,6 +65,7 @@ use std::time::{Duration, SystemTime};
 forebay_types::faults! {
     model::ArrayError, layers::BlocksError, FileError, MeasureError, MemoryStoreError,
     model::ModelError, NbdError, OpenError, RbdError, ReservationError, SpecError,
+    layers::OwnedError,
     layers::TraceFileError,
     layers::VolatileError
 }
@@ -188,6 +191,21 @@ pub trait Backend: Send + Sync {
     /// any more, and what is known of its content may be out of date. Stays so. Never blocks.
     fn is_taken_over(&self) -> bool {
         self.below().is_some_and(|below| below.is_taken_over())
+    }
+
+    /// Since when this process owns the store, and whether the last owner was another one. `None`
+    /// for a store that does not remember its owners. Stays the same while the store is open.
+    fn tenure(&self) -> Option<Tenure> {
+        self.below().and_then(|below| below.tenure())
+    }
+
+    /// Has the store forget the tenures before this one: its user has what the former owners left,
+    /// and is about to write. May block. Succeeds at once if that was done, or is not needed.
+    ///
+    /// # Errors
+    /// When the store does not take it.
+    fn settle_tenure(&self) -> std::io::Result<()> {
+        self.below().map_or(Ok(()), |below| below.settle_tenure())
     }
 
     /// Reads the size of the store again, in bytes, which consists of whole blocks of the store and

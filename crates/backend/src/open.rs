@@ -13,7 +13,7 @@
 //!         | nbd+unix:///EXPORT?socket=PATH         the same over a Unix socket
 //!         | rbd:POOL/IMAGE[@CONF][?user=USER]      an image of a Ceph cluster
 //!         | LAYER(OPTION=VALUE,…):BACKING          a layer over any of these
-//! LAYER   = blocks | delay | error | rate | trace | volatile
+//! LAYER   = blocks | delay | error | owned | rate | trace | volatile
 //! ```
 //!
 //! Values are percent-encoded if they contain a separator: `%`, `,` or `)` in a layer, `%` or `&`
@@ -21,7 +21,7 @@
 //! file called `memory:1GiB` is opened as `./memory:1GiB` or `file:memory:1GiB`.
 
 use crate::file::{self, FileBackend, FileError};
-use crate::layers::{BlocksError, TraceFileError, VolatileError};
+use crate::layers::{BlocksError, OwnedError, TraceFileError, VolatileError};
 use crate::memory::MemoryStoreError;
 use crate::model::ModelError;
 use crate::nbd::NbdError;
@@ -88,6 +88,9 @@ pub enum OpenError {
     /// An image of a Ceph cluster.
     #[error(transparent)]
     Rbd(#[from] RbdError),
+    /// The record of a store's owners.
+    #[error(transparent)]
+    Owned(#[from] OwnedError),
     /// Larger blocks.
     #[error(transparent)]
     Blocks(#[from] BlocksError),
@@ -108,6 +111,7 @@ impl OpenError {
             Self::Nbd(error) => error,
             Self::Rbd(error) => error,
             Self::Blocks(error) => error,
+            Self::Owned(error) => error,
             Self::Trace(error) => error,
             Self::Volatile(error) => error,
         }

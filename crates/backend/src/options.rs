@@ -16,7 +16,7 @@ pub struct OpenOptions {
     pub refuse_images: bool,
     /// Have a block device refuse the writes of other hosts, by a persistent reservation.
     pub reserve: bool,
-    /// End what another host has of a store that only one may use: its reservation.
+    /// End what another host has of a store that only one may use: its reservation, or its lock.
     pub takes_over: bool,
     /// Which stores of a cluster share a connection: those that are opened with a text in common.
     /// What shuts out one of them shuts out all. Without a text, each has its own.

@@ -26,11 +26,13 @@ fn a_disk_needs_only_a_name_and_a_path() {
 fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
                 journal-mirror=/dev/nvme1n1,durability=flush,ordered=yes,accept-loss=yes,\
-                nofail=yes,read-only=yes,reserve=yes,format=raw,frozen=yes,share-min=10%,\
+                nofail=yes,standby=yes,read-only=yes,reserve=yes,format=raw,frozen=yes,\
+                share-min=10%,\
                 share-max=90%,prefetch=no,\
                 warm=no,pin=0B+1MiB,1GiB+4KiB,learn=no,stripe=112KiB,chunk=16KiB,\
                 stripe-offset=96KiB,rotational=no,gather-below=64KiB,read-latency=20ms,\
-                write-back-rate=50MiB,write-back-iops=200,write-back-age=1h,iops-limit=500,\
+                write-back-rate=50MiB,write-back-iops=200,write-back-age=1h,loss-limit=64MiB,\
+                iops-limit=500,\
                 bandwidth-limit=50MiB/s,limit-burst=10s,slow=100ms,tls=required,\
                 description=the books, all of them";
     let spec = parse_volume_spec(text).unwrap();
@@ -43,6 +45,7 @@ fn every_setting_can_be_written() {
         spec.config.ordered
             && spec.config.accept_loss
             && spec.config.nofail
+            && spec.config.standby
             && spec.config.read_only
             && spec.config.reserve
             && spec.config.frozen
@@ -79,7 +82,7 @@ fn settings_take_the_values_that_help_texts_show() {
         for shown in setting.values.split('|') {
             let value = match shown {
                 "BACKING" => "file.img",
-                "SIZE" => "64KiB",
+                "SIZE" => "1MiB",
                 "TIME" => "20s",
                 "NUMBER" => "100",
                 "PERCENT" => "20%",

@@ -275,6 +275,7 @@ settings! {
     "ordered": ordered, yes_or_no, switch;
     "accept-loss": accept_loss, yes_or_no, switch;
     "nofail": nofail, yes_or_no, switch;
+    "standby": standby, yes_or_no, switch;
     "read-only": read_only, yes_or_no, switch;
     "reserve": reserve, yes_or_no, switch;
     "format": format, |key, text| word(key, text, &DiskFormat::ALL), DiskFormat::to_string;
@@ -294,6 +295,7 @@ settings! {
     "write-back-rate": write_back_rate, write_back::rate, write_back::rate_shown;
     "write-back-iops": write_back_iops, write_back::iops, write_back::iops_shown;
     "write-back-age": write_back_age_s, write_back::age, write_back::age_shown;
+    "loss-limit": loss_limit, write_back::loss, write_back::rate_shown;
     "iops-limit": iops_limit, write_back::iops, write_back::iops_shown;
     "bandwidth-limit": bandwidth_limit, request_limits::bandwidth, request_limits::bandwidth_shown;
     "limit-burst": limit_burst_us, request_limits::burst, request_limits::burst_shown;

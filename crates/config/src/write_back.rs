@@ -9,6 +9,8 @@ const LATENCY_US_MAX: u64 = 60_000_000;
 /// decrease.
 const RATE_BYTES_MIN: u64 = 64 << 10;
 const IOPS_MAX: u64 = 10_000_000;
+/// The lowest `loss-limit`, in bytes: as much as clients write at once.
+const LOSS_BYTES_MIN: u64 = 1 << 20;
 /// The range of `write-back-age`, in seconds: ten seconds to thirty days.
 const AGE_S_MIN: u64 = 10;
 const AGE_S_MAX: u64 = 30 * 86_400;
@@ -22,7 +24,7 @@ fn or_off(value: &Option<u64>, show: impl Fn(u64) -> String) -> String {
     value.map_or_else(|| "off".to_owned(), show)
 }
 
-/// Formats `write-back-rate`.
+/// Formats `write-back-rate` or `loss-limit`.
 pub(crate) fn rate_shown(rate: &Option<u64>) -> String {
     or_off(rate, |bytes| Size(bytes).to_string())
 }
@@ -130,6 +132,22 @@ pub(crate) fn rate(key: &str, text: &str) -> ConfigResult<Option<u64>> {
             Mistake::Limit,
             format!("{key}={text} is less than 64KiB per second"),
             format!("write at least 64KiB, or {key}=off for no limit"),
+        ),
+    }
+}
+
+/// Parses `loss-limit`, in bytes.
+pub(crate) fn loss(key: &str, text: &str) -> ConfigResult<Option<u64>> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let bad = format!("{key}='{text}' is not a size");
+    match size(text, || bad, || "write a size, as in 64MiB, or off".to_owned())? {
+        Size(bytes) if bytes >= LOSS_BYTES_MIN => Ok(Some(bytes)),
+        _ => fail(
+            Mistake::Limit,
+            format!("{key}={text} is less than 1MiB"),
+            format!("write at least 1MiB, mode=write-through to lose nothing, or {key}=off"),
         ),
     }
 }
@@ -248,6 +266,11 @@ mod tests {
                 "write-back-rate=quick",
                 "write-back-rate='quick' is not a size: write the bytes per second, as in 50MiB, \
                  or off",
+            ),
+            (
+                "loss-limit=64KiB",
+                "loss-limit=64KiB is less than 1MiB: write at least 1MiB, mode=write-through to \
+                 lose nothing, or loss-limit=off",
             ),
             (
                 "write-back-iops=0",

@@ -10,10 +10,10 @@ use forebay_api::{
     Analysis, AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, BackgroundStatus,
     ConnectDevice, ConnectedClient, ConnectedClients, ConnectedDevice, DiscardRequest, Discarded,
     DrillReport, ErrorKind, GatherSource, GatherStatus, History, HistoryPoint, JournalStatus,
-    LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus, Problem,
-    Progress, ServeDevice, ServedDevice, SlowRequest, SlowRequests, Statistics, StatisticsOfVolume,
-    Status, TraceEnd, TraceRequest, TraceSummary, UnservedWrites, VolumeSize, VolumeStatus,
-    WarmUpStatus,
+    LearnStatus, Memory, MissingVolume, PatrolStatus, PeriodStatistics, Periods, PinState,
+    PinStatus, Problem, Progress, ServeDevice, ServedDevice, SlowRequest, SlowRequests, Statistics,
+    StatisticsOfVolume, Status, TraceEnd, TraceRequest, TraceSummary, UnservedWrites, VolumeSize,
+    VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ResolvedGeometry, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -530,6 +530,12 @@ impl DiskManager for FakeDisks<'_> {
     fn take_over(&self, name: &str) -> Result<VolumeStatus, Problem> {
         self.0.check(name)?;
         self.0.volume(name).ok_or_else(|| Problem::unknown_volume(name))
+    }
+
+    /// It stays served.
+    fn stand_by(&self, name: &str, progress: ProgressFn<'_>) -> Result<MissingVolume, Problem> {
+        self.0.flush_volume(name, progress)?;
+        Ok(MissingVolume { name: name.to_owned(), standby: true, ..MissingVolume::default() })
     }
 
     /// Each time, the volume has grown to twice its size.

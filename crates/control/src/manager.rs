@@ -3,9 +3,9 @@
 use crate::Measurements;
 use forebay_api::{
     Analysis, AnalysisRequest, AnalysisStatus, ConnectDevice, ConnectedClient, ConnectedClients,
-    ConnectedDevice, DiscardRequest, Discarded, DrillReport, History, Memory, Problem, Progress,
-    ServeDevice, ServedDevice, SlowRequests, Statistics, StatisticsOfVolume, Status, TraceRequest,
-    TraceSummary, VolumeSize, VolumeStatus,
+    ConnectedDevice, DiscardRequest, Discarded, DrillReport, History, Memory, MissingVolume,
+    Problem, Progress, ServeDevice, ServedDevice, SlowRequests, Statistics, StatisticsOfVolume,
+    Status, TraceRequest, TraceSummary, VolumeSize, VolumeStatus,
 };
 use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::PinnedRanges;
@@ -242,12 +242,19 @@ pub trait DiskManager {
     /// There is no such volume, it always has requests in flight, or its disk cannot be measured.
     fn calibrate(&self, name: &str) -> Result<VolumeStatus, Problem>;
 
-    /// Serves a volume that could not be served because another host has its disk: ends what that
-    /// host has of it.
+    /// Serves a volume that could not be served because another host has its disk, or that is on
+    /// standby: ends what another host has of it. Does nothing if it is served already.
     ///
     /// # Errors
-    /// There is no such volume, it is served already, or its disk cannot be taken over.
+    /// There is no such volume, or its disk cannot be taken over.
     fn take_over(&self, name: &str) -> Result<VolumeStatus, Problem>;
+
+    /// Ends the service of a volume until it is taken over: disconnects its clients, and writes its
+    /// dirty data to its disk.
+    ///
+    /// # Errors
+    /// There is no such volume, or its disk does not take its data.
+    fn stand_by(&self, name: &str, progress: ProgressFn<'_>) -> Result<MissingVolume, Problem>;
 
     /// Makes a volume as large as its disk, which has grown.
     ///

@@ -561,6 +561,16 @@ impl ShardVolumes {
         self.unclaimed.get(usize::from(volume.0)).copied().unwrap_or_default()
     }
 
+    /// Forgets the dirty lines found for a volume, which are no longer dirty. Returns their number.
+    ///
+    /// # Panics
+    /// If the volume has been added.
+    pub(crate) fn take_unclaimed(&mut self, volume: VolumeId) -> u64 {
+        let at = usize::from(volume.0);
+        assert!(self.states.get(at).is_none_or(Option::is_none), "{volume} is served");
+        self.unclaimed.get_mut(at).map_or(0, std::mem::take)
+    }
+
     /// Dirty lines of all volumes, including frozen slots and lines that are not claimed yet.
     pub(crate) fn dirty_lines(&self) -> usize {
         let writebacks = self.iter().map(ShardVolume::writeback);

@@ -19,7 +19,7 @@ pub(crate) fn alerts(status: &Status) -> Vec<Alert> {
     found.extend(status.vault.as_ref().into_iter().flat_map(vault));
     found.extend(status.journals.iter().flat_map(journal));
     found.extend(volumes);
-    found.extend(status.missing.iter().map(missing));
+    found.extend(status.missing.iter().filter(|missing| !missing.standby).map(missing));
     found.extend(server(status));
     found.sort_by_key(|alert| alert.severity);
     found

@@ -186,11 +186,23 @@ pub(crate) enum Command {
     Upgrade(StateArguments),
     /// Serve a volume that another host has, and shut that host out
     #[command(long_about = "Serve a volume that another host has, and shut that host out.\nThe \
-        volume has reserve=yes and nofail=yes in the configuration of both hosts, and this one \
-        could not serve it because of the other's reservation. That reservation ends: from then \
-        on the disk, and the devices of the journal, refuse whatever the former host writes, also \
-        after hours of sleep. Data that a journal on a shared device holds is served at once.")]
+        volume has standby=yes or nofail=yes in the configuration of both hosts, and this one \
+        does not serve it: it is on standby, or the other host has the disk's reservation, or the \
+        lock of the image. That ends: from then on the disk, and the devices of the journal, \
+        refuse whatever the former host writes, also after hours of sleep. Data that a journal on \
+        a shared device holds is served at once. Does nothing if the volume is served here.")]
     Takeover {
+        /// The volume's name
+        name: String,
+        #[command(flatten)]
+        state: StateArguments,
+    },
+    /// End the service of a volume, so that another host can take it over
+    #[command(long_about = "End the service of a volume, so that another host can take it over.\n\
+        Its clients are disconnected, its dirty data is written to its disk, and it stays in the \
+        status as on standby until `forebay takeover` serves it here again. Does nothing if it is \
+        on standby already.")]
+    Standby {
         /// The volume's name
         name: String,
         #[command(flatten)]

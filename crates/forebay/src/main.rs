@@ -59,6 +59,7 @@ fn main() -> ExitCode {
         Command::Reload { remove, state } => client::reload(remove, &state),
         Command::Upgrade(arguments) => client::upgrade(&arguments),
         Command::Takeover { name, state } => client::take_over(&name, &state),
+        Command::Standby { name, state } => client::stand_by(&name, &state),
         Command::Attach { arguments, state } => client::attach(&arguments, &state),
         Command::Detach(arguments) => forebay_attach::detach(&arguments),
         Command::Devices { name_of: Some(device), .. } => forebay_attach::name_of(&device),

@@ -28,6 +28,8 @@ pub struct Evidence {
     pub size: SizeEvidence,
     /// Whether the hardware identifier is unchanged; `None` if either one is unknown.
     pub has_same_hardware: Option<bool>,
+    /// Whether another server has owned the disk since, as the disk itself remembers.
+    pub has_other_owner: bool,
     /// Number of compared blocks: those that Forebay cannot have changed.
     pub compared: usize,
     /// Number of compared blocks that differ.
@@ -80,7 +82,7 @@ impl Evidence {
         let content_matches = self.matching >= MATCHES_MIN;
         let is_recognised = content_matches || matches!(self.has_same_hardware, Some(true));
         match self.size {
-            _ if self.differing > 0 => return DiskIdentity::Changed,
+            _ if self.has_other_owner || self.differing > 0 => return DiskIdentity::Changed,
             SizeEvidence::Smaller => return DiskIdentity::Changed,
             // Its name is not enough: a larger disk may have taken the place of this one.
             SizeEvidence::Grown if !is_recognised => return DiskIdentity::Changed,
@@ -101,6 +103,9 @@ impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.has_same_name {
             f.write_str("another name, ")?;
+        }
+        if self.has_other_owner {
+            f.write_str("another server has owned it since, ")?;
         }
         f.write_str(match self.size {
             SizeEvidence::Same => "",
@@ -277,6 +282,7 @@ mod tests {
     fn hardware_and_content_take_precedence_over_the_name() {
         use DiskIdentity::{Changed, Renamed, Same, Unknown};
         let evidence = |has_same_name, has_same_hardware, matching| Evidence {
+            has_other_owner: false,
             has_same_name,
             size: SizeEvidence::Same,
             has_same_hardware,
@@ -300,6 +306,7 @@ mod tests {
             assert_eq!(evidence.identity(), identity, "{evidence:?}");
             // A different size or content always means another disk.
             assert_eq!(Evidence { differing: 1, ..evidence }.identity(), Changed);
+            assert_eq!(Evidence { has_other_owner: true, ..evidence }.identity(), Changed);
             assert_eq!(Evidence { size: SizeEvidence::Smaller, ..evidence }.identity(), Changed);
             // A larger one is the same only if more than its name says so.
             let is_recognised = matching == MATCHES_MIN || hardware == Some(true);

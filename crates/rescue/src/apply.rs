@@ -6,7 +6,7 @@
 
 use super::access::{self, PIECE_BYTES};
 use super::log::{POSSIBLY_STALE, STALE_REMEDY};
-use super::source::{HeldVolume, Payloads, Source, open_existing};
+use super::source::{HeldVolume, Payloads, Source, open_existing, with_owners};
 use super::{SourceArguments, VolumeArguments, release};
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -164,6 +164,7 @@ pub(super) fn check(
     let held = source.held(volume.number);
     let named = identity(name, to);
     let evidence = forebay_runtime::examine_disk(source.found(), volume, disk, named);
+    let evidence = with_owners(source, name, disk, evidence)?;
     let identity = evidence.identity();
     if matches!(identity, DiskIdentity::Changed | DiskIdentity::Unknown) && !is_forced {
         let error = anyhow!(

@@ -46,6 +46,11 @@ enum Walked {
 }
 
 impl OpenLog {
+    /// Whether other hosts can take its devices over.
+    pub(super) fn is_shared(&self) -> bool {
+        self.devices.iter().flatten().all(|device| device.tenure().is_some())
+    }
+
     /// Walks the log on a device and on its mirror, if given.
     pub(super) fn walk(
         device: Arc<dyn Backend>,

@@ -5,9 +5,10 @@ use super::log::OpenLog;
 use anyhow::{Context, anyhow};
 use forebay_backend::{Backend, FileError, OpenError, OpenOptions};
 use forebay_format::journal::{LogKind, Record, Superblock, VolumeEntry};
+use forebay_journal::identity::Evidence;
 use forebay_journal::{Damage, Extent, Found, Image};
 use forebay_state::marks::{self, Mark};
-use forebay_state::{Holder, Kind, Reliance};
+use forebay_state::{Holder, Kind, Reliance, Tenures};
 use forebay_terminal::with_remedy;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +31,23 @@ pub(super) fn open_existing(name: &str, options: &OpenOptions) -> anyhow::Result
         }
         error => error.into(),
     })
+}
+
+/// Adds to what a comparison has shown whether another server has owned the disk since the log's
+/// daemon had it, and the log did not go with the disk.
+pub(super) fn with_owners(
+    source: &Source,
+    volume: &str,
+    disk: &dyn Backend,
+    evidence: Evidence,
+) -> anyhow::Result<Evidence> {
+    let (Some(tenure), Some(state_dir)) = (disk.tenure(), &source.state_dir) else {
+        return Ok(evidence);
+    };
+    let tenures = Tenures { state_dir: state_dir.clone() };
+    let last = tenures.last(volume, &disk.description().name)?;
+    let has_other_owner = !tenure.follows(last) && !source.log.is_shared();
+    Ok(Evidence { has_other_owner, ..evidence })
 }
 
 /// The data that a log holds of one volume.

@@ -257,6 +257,15 @@ pub enum VolumeError {
         /// The comparison of the disk with the pool.
         evidence: Evidence,
     },
+    /// It cannot be recorded that this host owns the disk.
+    #[error("volume '{name}': cannot record that this host owns its disk")]
+    Tenure {
+        /// The volume.
+        name: String,
+        /// The cause.
+        #[source]
+        error: io::Error,
+    },
     /// A stop would lose dirty data of a volume that is not served.
     #[error(
         "the pool holds {} of dirty data of volume '{name}', which is not served",
@@ -479,7 +488,7 @@ impl Fault for VolumeError {
             Self::Restore { .. } => "try again when its disk and the journal work".into(),
             Self::Load { .. } => "try again when its disk and the vault work".into(),
             Self::Vault(error) => error.remedy(),
-            Self::Record { .. } => {
+            Self::Record { .. } | Self::Tenure { .. } => {
                 "make the state directory readable and writable, with free space".into()
             }
             Self::Leaving(_) => "repeat the command when the other one has finished".into(),

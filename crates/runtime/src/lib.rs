@@ -79,9 +79,9 @@ pub use runtime::{
     has_left_requests, leave, memory_status,
 };
 pub use service::{
-    Discarded, MemoryStatus, Protectors, RecordError, Recording, RuntimeStatus, SlowLog,
-    SlowUnlogged, VolumeCondition, VolumeService, VolumeSettings, VolumeStatus, medium_of,
-    move_journal, surrender, taken_over,
+    Discarded, MemoryStatus, OnRecovered, Protectors, RecordError, Recording, RuntimeStatus,
+    SlowLog, SlowUnlogged, VolumeCondition, VolumeService, VolumeSettings, VolumeStatus,
+    abandon_in_pool, medium_of, move_journal, surrender, taken_over,
 };
 pub use shared::{
     CalibrateError, Calibration, CalibrationFailure, ConnectedClient, Ecc, ForecastScore,

@@ -63,6 +63,8 @@ volume_settings! {
          With a journal: serve the volume although its journal is damaged";
     live nofail: bool = false, "nofail", "yes|no", "no",
         "the server starts without the volume if it cannot serve it, and serves it once it can";
+    fixed standby: bool = false, "standby", "yes|no", "no",
+        "another host may have it: it is served from `forebay takeover` on";
     live read_only: bool = false, "read-only", "yes|no", "no",
         "writes are refused, and the backing store is opened read-only";
     fixed reserve: bool = false, "reserve", "yes|no", "no",
@@ -103,6 +105,8 @@ volume_settings! {
         "maximum writeback I/Os per second";
     live write_back_age_s: Option<u64> = Some(86_400), "write-back-age", "TIME|off", "24h",
         "how long reads may delay dirty data";
+    live loss_limit: Option<u64> = None, "loss-limit", "SIZE|off", "off",
+        "the most acknowledged data that the disk may lack: what can be lost with this host";
     live iops_limit: Option<u64> = None, "iops-limit", "NUMBER|off", "off",
         "maximum requests per second of all clients";
     live bandwidth_limit: Option<u64> = None, "bandwidth-limit", "SIZE|off", "off",

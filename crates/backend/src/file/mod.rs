@@ -28,7 +28,9 @@ use crate::reservation::Reservation;
 use crate::sync::lock;
 use crate::thread_pool::ThreadPool;
 use crate::trial::TrialBackend;
-use crate::{Backend, Description, Displaced, Extent, Io, MeasureError, OpenOptions, StoreMedium};
+use crate::{
+    Backend, Description, Displaced, Extent, Io, MeasureError, OpenOptions, StoreMedium, Tenure,
+};
 use forebay_threads::Thread;
 use forebay_types::ByteRange;
 pub(crate) use open::identity_at;
@@ -51,6 +53,7 @@ pub struct FileBackend {
     medium: StoreMedium,
     /// What makes the disk refuse the writes of other hosts.
     reservation: Option<Mutex<Reservation>>,
+    tenure: Option<Tenure>,
     /// Locks on the files below the store, held as long as it is open.
     _locks: Vec<OwnedFd>,
 }
@@ -89,9 +92,10 @@ impl FileBackend {
             THREAD_COUNT_MAX,
             Box::new(move |io| worker.answer(io)),
         );
+        let tenure = reservation.as_ref().and_then(|reservation| lock(reservation).tenure());
         let (description, locks) = (opened.description, opened.locks);
         let medium = opened.medium;
-        Ok(Self { store, pool, presence, description, medium, reservation, _locks: locks })
+        Ok(Self { store, pool, presence, description, medium, reservation, tenure, _locks: locks })
     }
 }
 
@@ -158,6 +162,10 @@ impl Backend for FileBackend {
     /// Known from the next check of the presence on, or from the first I/O through this backend.
     fn is_taken_over(&self) -> bool {
         self.reservation.is_some() && self.store.has_conflict()
+    }
+
+    fn tenure(&self) -> Option<Tenure> {
+        self.tenure.clone()
     }
 
     fn check_presence(&self) -> Result<(), Displaced> {

@@ -12,6 +12,7 @@ mod delay;
 mod errors;
 mod gate;
 mod kinds;
+mod owned;
 mod rate;
 mod trace;
 mod volatile;
@@ -24,6 +25,7 @@ pub use delay::{Delay, DelayTime, Delays};
 pub use errors::{ErrorLayer, ErrorRule};
 pub use gate::{Gate, HeldIo};
 pub use kinds::Kinds;
+pub use owned::{Owned, OwnedError};
 pub use rate::{Rate, RateLimits};
 pub use trace::{TraceFileError, TraceLayer};
 pub use volatile::{Volatile, VolatileError, Volatility};
@@ -32,7 +34,8 @@ use crate::{Backend, Description, OpenError};
 use std::sync::Arc;
 
 /// The names of the layers.
-pub(crate) const NAMES: [&str; 6] = ["blocks", "delay", "error", "rate", "trace", "volatile"];
+pub(crate) const NAMES: [&str; 7] =
+    ["blocks", "delay", "error", "owned", "rate", "trace", "volatile"];
 
 /// Puts the layer `name` with the options `text` on `inner`. For a trial, no trace is begun.
 pub(crate) fn open(
@@ -55,6 +58,12 @@ pub(crate) fn open(
         }
         "error" => {
             let mut layer = ErrorLayer::new(inner, ErrorRule::parse(text)?);
+            layer.description.name = named;
+            Arc::new(layer)
+        }
+        "owned" if is_trial => owned::parse(text).map(|_| inner)?,
+        "owned" => {
+            let mut layer = Owned::open(inner, text)?;
             layer.description.name = named;
             Arc::new(layer)
         }

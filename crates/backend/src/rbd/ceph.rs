@@ -55,6 +55,19 @@ impl ImageInfo {
     };
 }
 
+/// `rbd_image_watcher_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ImageWatcher {
+    pub(super) address: *mut c_char,
+    id: i64,
+    cookie: u64,
+}
+
+impl ImageWatcher {
+    pub(super) const EMPTY: Self = Self { address: std::ptr::null_mut(), id: 0, cookie: 0 };
+}
+
 /// `rbd_config_option_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -101,6 +114,11 @@ library! {
         fn connect(Handle) -> c_int;
         fn shutdown(Handle);
         fn cluster_fsid(Handle, *mut c_char, size_t) -> c_int;
+        fn mon_command(
+            Handle, *const *const c_char, size_t, *const c_char, size_t, *mut *mut c_char,
+            *mut size_t, *mut *mut c_char, *mut size_t
+        ) -> c_int;
+        fn buffer_free(*mut c_char);
         fn ioctx_create(Handle, *const c_char, *mut Handle) -> c_int;
         fn ioctx_set_namespace(Handle, *const c_char);
         fn ioctx_get_id(Handle) -> i64;
@@ -131,6 +149,8 @@ library! {
             Handle, *mut c_int, *mut c_char, *mut size_t, *mut c_char, *mut size_t, *mut c_char,
             *mut size_t, *mut c_char, *mut size_t
         ) -> isize;
+        fn watchers_list(Handle, *mut ImageWatcher, *mut size_t) -> c_int;
+        fn watchers_list_cleanup(*mut ImageWatcher, size_t);
         fn lock_break(Handle, c_int, *const c_char) -> c_int;
         fn is_exclusive_lock_owner(Handle, *mut c_int) -> c_int;
         fn diff_iterate2(Handle, *const c_char, u64, u64, u8, u8, ExtentFound, Handle) -> c_int;
@@ -236,5 +256,6 @@ mod tests {
     fn the_structures_have_the_sizes_of_the_headers() {
         assert_eq!(size_of::<ImageInfo>(), 160);
         assert_eq!(size_of::<ConfigOption>(), 24);
+        assert_eq!(size_of::<ImageWatcher>(), 24);
     }
 }

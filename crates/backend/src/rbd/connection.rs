@@ -16,9 +16,10 @@ use libc::c_int;
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 /// Timeout of connecting, in seconds.
 const CONNECT_SECONDS: &str = "15";
@@ -32,8 +33,12 @@ const OSD_TIMEOUT: &str = "rados_osd_op_timeout";
 
 /// Options that apply whatever the configuration says. With librbd's cache, a write would be
 /// acknowledged before it is stored. Messages would go to standard error, whose reader may hang.
-const FIXED: [(&str, &str); 4] = [
+/// A time limit of requests to monitors: what guards data must not hang. librbd 16 cannot break a
+/// lock with a time of its own for the blocklist.
+const FIXED: [(&str, &str); 6] = [
     ("rbd_cache", "false"),
+    ("rbd_blocklist_expire_seconds", "0"),
+    ("rados_mon_op_timeout", CONNECT_SECONDS),
     ("log_to_stderr", "false"),
     ("err_to_stderr", "false"),
     ("client_mount_timeout", CONNECT_SECONDS),
@@ -208,6 +213,40 @@ impl Connection {
             libc::EACCES | libc::EPERM => RbdError::Refused { conf, user, source },
             _ => RbdError::Monitors { conf, hosts: self.option("mon_host"), source },
         }
+    }
+
+    /// Has the cluster shut out the client at `address` for `time` from now on.
+    pub(super) fn shut_out(&self, address: &str, time: Duration) -> io::Result<()> {
+        let seconds = time.as_secs();
+        let command = c_text(format!(
+            "{{\"prefix\": \"osd blocklist\", \"blocklistop\": \"add\", \"addr\": \"{address}\", \
+             \"expire\": {seconds}.0}}"
+        ));
+        let (rados, commands) = (&self.ceph.rados, [command.as_ptr()]);
+        let (mut output, mut output_len, mut status, mut status_len) =
+            (null_mut(), 0, null_mut(), 0);
+        // SAFETY: the cluster is connected, there is one command, which is a text, without input,
+        // and the four addresses are those of local variables.
+        let result = unsafe {
+            (rados.mon_command)(
+                self.cluster,
+                commands.as_ptr(),
+                1,
+                null(),
+                0,
+                &raw mut output,
+                &raw mut output_len,
+                &raw mut status,
+                &raw mut status_len,
+            )
+        };
+        for buffer in [output, status] {
+            if !buffer.is_null() {
+                // SAFETY: the library has allocated it, and nothing uses it.
+                unsafe { (rados.buffer_free)(buffer) };
+            }
+        }
+        if result < 0 { Err(error_of(result)) } else { Ok(()) }
     }
 
     pub(super) fn is_fenced(&self) -> bool {

@@ -232,10 +232,8 @@ impl Fault for RbdError {
             Self::NoLock { place } => {
                 format!("enable it with `rbd feature enable {place} exclusive-lock`").into()
             }
-            Self::Locked { place, .. } => Remedy::from("stop that client").or(format!(
-                "if it cannot write any more, `rbd lock ls {place}` shows the lock, and `rbd lock \
-                 rm` breaks it"
-            )),
+            Self::Locked { .. } => Remedy::from("stop that client")
+                .or("take it over with `forebay takeover VOLUME`, if it is to be served here"),
             Self::OpenHere { .. } => "name another image for one of the two".into(),
             Self::Cached { remove, .. } => {
                 format!("remove the setting with `{remove}`: Forebay is the cache").into()

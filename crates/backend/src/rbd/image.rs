@@ -1,24 +1,22 @@
 //! An open image: a handle of librbd behind safe calls. All of them may block.
 
 use super::RbdError;
-use super::ceph::{Ceph, ConfigOption, Handle, ImageInfo, LOCK_EXCLUSIVE, text_of};
+use super::ceph::{Ceph, ConfigOption, Handle, ImageInfo, text_of};
 use super::connection::{Connection, Pool, c_text, error_of};
-use super::holder::{self, Fate, Holder};
+use super::lock::{ImageLock, LockAccess};
 use super::name::RbdName;
 use super::request::InFlight;
 use crate::sync::lock;
+use crate::{OpenOptions, Tenure};
 use forebay_types::{ByteRange, DiskGeometry, Extent};
-use libc::{c_char, c_int, size_t};
+use libc::{c_int, size_t};
 use std::ffi::CStr;
 use std::io;
 use std::ptr::{null, null_mut};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, OnceLock};
 
-/// The pause between two attempts to acquire a lock.
-const LOCK_PAUSE: Duration = Duration::from_millis(200);
 /// The result of a call that finds nothing.
-const NOT_FOUND: c_int = -libc::ENOENT;
+pub(super) const NOT_FOUND: c_int = -libc::ENOENT;
 /// The largest list of options that is read.
 const OPTION_COUNT_MAX: c_int = 4096;
 
@@ -36,6 +34,10 @@ pub(super) struct Image {
     pub(super) place: String,
     /// The entry in [`OPEN`], if it has one.
     is_listed: bool,
+    /// Set once the image is locked.
+    pub(super) tenure: OnceLock<Tenure>,
+    /// Whether the image has forgotten the former tenures. Held while it is told.
+    pub(super) is_settled: Mutex<bool>,
     /// After the handle, which needs it until it is closed.
     pub(super) pool: Pool,
 }
@@ -53,19 +55,17 @@ pub(super) struct Shape {
 }
 
 impl Image {
-    /// Opens an image, called `text` by the operator, and locks it unless it is `read_only`. Waits
-    /// `wait` for another client's lock.
+    /// Opens an image, called `text` by the operator, and locks it unless it is opened read-only.
     pub(super) fn open(
         connection: Arc<Connection>,
         name: &RbdName,
         text: &str,
-        read_only: bool,
-        wait: Duration,
+        options: &OpenOptions,
     ) -> Result<Self, RbdError> {
         let pool = Pool::open(connection, name)?;
         let ceph = pool.connection.ceph;
         let (mut handle, image) = (null_mut(), c_text(&*name.image));
-        let open = if read_only { ceph.rbd.open_read_only } else { ceph.rbd.open };
+        let open = if options.read_only { ceph.rbd.open_read_only } else { ceph.rbd.open };
         // SAFETY: the handle of the pool is valid, and the image is a text. No snapshot is named.
         let result = unsafe { open(pool.handle, image.as_ptr(), &raw mut handle, null()) };
         if result < 0 {
@@ -73,16 +73,18 @@ impl Image {
         }
         let (place, in_flight) = (name.place(), Arc::default());
         let (identity, is_listed) = (String::new(), false);
-        let mut image = Self { handle, ceph, in_flight, identity, place, is_listed, pool };
+        let (tenure, is_settled) = Default::default();
+        let mut image =
+            Self { handle, ceph, in_flight, identity, place, is_listed, tenure, is_settled, pool };
         image.identity = image.read_identity(name)?;
         image.list(text)?;
         image.check_cache(name)?;
-        image.acquire(read_only, wait)?;
+        ImageLock(&image).acquire(&LockAccess::of(options))?;
         image.pool.connection.end_opening();
         Ok(image)
     }
 
-    fn call_error(&self, what: &'static str, result: c_int) -> RbdError {
+    pub(super) fn call_error(&self, what: &'static str, result: c_int) -> RbdError {
         let place = self.place.clone();
         match -result {
             libc::ETIMEDOUT => RbdError::Osds { place },
@@ -150,150 +152,25 @@ impl Image {
         Err(RbdError::Cached { place: self.place.clone(), level, remove })
     }
 
-    /// Locks the image. Breaks the lock of a process of this machine that has ended. If another
-    /// holder does not answer, the cluster takes 30 seconds to notice that.
-    fn acquire(&self, read_only: bool, wait: Duration) -> Result<(), RbdError> {
-        let begun = Instant::now();
-        loop {
-            let owner = if read_only { self.owner_at_open()? } else { self.owner()? };
-            let holder = owner.as_ref().and_then(|owner| self.holder(owner));
-            let is_gone = holder.as_ref().is_some_and(|it| it.fate() == Fate::Gone);
-            if let Some(owner) = owner.as_ref().filter(|_| is_gone && !read_only) {
-                self.break_lock(owner)?;
-            }
-            let result = match read_only {
-                true if is_gone => 0,
-                true => owner.as_ref().map_or(0, |_| -libc::EBUSY),
-                // SAFETY: the image is open.
-                false => unsafe { (self.ceph.rbd.lock_acquire)(self.handle, LOCK_EXCLUSIVE) },
-            };
-            match -result {
-                0 if read_only => return Ok(()),
-                0 => return self.record_holder(),
-                libc::EROFS | libc::EBUSY | libc::EAGAIN => {}
-                libc::EINVAL | libc::EOPNOTSUPP => {
-                    return Err(RbdError::NoLock { place: self.place.clone() });
-                }
-                _ => return Err(self.call_error("lock the image", result)),
-            }
-            if begun.elapsed() >= wait {
-                let owner = owner.map_or("another client".to_owned(), |owner| {
-                    let known = holder.map(|it| format!(" ({})", it.describe()));
-                    format!("the client at {owner}{}", known.unwrap_or_default())
-                });
-                return Err(RbdError::Locked { place: self.place.clone(), owner });
-            }
-            std::thread::sleep(LOCK_PAUSE);
-        }
-    }
-
-    /// The owner of the lock, if there is one: the address of its connection.
-    fn owner(&self) -> Result<Option<String>, RbdError> {
-        let (mut mode, mut owners, mut count) = (0, [null_mut::<c_char>(); 8], 8);
-        let get = self.ceph.rbd.lock_get_owners;
-        // SAFETY: there is space for as many owners as `count` says.
-        let result =
-            unsafe { get(self.handle, &raw mut mode, owners.as_mut_ptr(), &raw mut count) };
-        if result == NOT_FOUND {
-            return Ok(None);
-        }
-        if result == -libc::EINVAL {
-            return Err(RbdError::NoLock { place: self.place.clone() });
-        }
-        if result < 0 {
-            return Err(self.call_error("read the owner of the lock of", result));
-        }
-        let first = owners[..count].first();
-        // SAFETY: the call has set as many texts as `count` says.
-        let owner = first.map(|it| unsafe { CStr::from_ptr(*it) }.to_string_lossy().into_owned());
-        // SAFETY: the list is that of the call above, and is cleaned up once.
-        unsafe { (self.ceph.rbd.lock_get_owners_cleanup)(owners.as_mut_ptr(), count) };
-        Ok(owner)
-    }
-
-    /// The owner of the lock of an image that is open read-only, for which [`Self::owner`] fails.
-    /// As it was when the image was opened.
-    fn owner_at_open(&self) -> Result<Option<String>, RbdError> {
-        let mut texts = [[0_u8; 512]; 4];
-        let mut lens = [512_usize; 4];
-        let mut is_exclusive = 0;
-        let list = self.ceph.rbd.list_lockers;
-        let [tag, clients, cookies, addresses] = texts.each_mut().map(|text| text.as_mut_ptr());
-        let [tag_len, clients_len, cookies_len, addresses_len] = lens.each_mut();
-        // SAFETY: each buffer has the given length.
-        let result = unsafe {
-            list(
-                self.handle,
-                &raw mut is_exclusive,
-                tag.cast(),
-                tag_len,
-                clients.cast(),
-                clients_len,
-                cookies.cast(),
-                cookies_len,
-                addresses.cast(),
-                addresses_len,
-            )
-        };
-        match c_int::try_from(result).unwrap_or(-libc::EIO) {
-            // More clients than fit share the lock, which Forebay never does.
-            0 | NOT_FOUND => Ok(None),
-            1.. => Ok(Some(text_of(&texts[3]))),
-            failed => Err(self.call_error("read the owner of the lock of", failed)),
-        }
-    }
-
-    fn break_lock(&self, owner: &str) -> Result<(), RbdError> {
-        tracing::info!(image = %self.place, owner, "breaking the lock of a server that has ended");
-        let owner = c_text(owner);
-        let break_lock = self.ceph.rbd.lock_break;
-        // SAFETY: the image is open, and the owner is a text.
-        let result = unsafe { break_lock(self.handle, LOCK_EXCLUSIVE, owner.as_ptr()) };
-        // Without an owner, the lock was released meanwhile.
-        if result < 0 && result != -libc::ENOENT {
-            return Err(self.call_error("break the lock of", result));
-        }
-        Ok(())
-    }
-
-    /// The record of the process that has the lock, if its owner has left one.
-    fn holder(&self, owner: &str) -> Option<Holder> {
+    /// A metadatum of the image; `None` if it has none with this key.
+    pub(super) fn metadatum(&self, key: &str) -> Result<Option<String>, RbdError> {
         let (mut text, mut len) = ([0_u8; 512], 512);
-        let (key, get) = (c_text(holder::KEY), self.ceph.rbd.metadata_get);
+        let (key, get) = (c_text(key), self.ceph.rbd.metadata_get);
         let buffer = text.as_mut_ptr().cast();
         // SAFETY: the buffer has the given length.
-        let result = unsafe { get(self.handle, key.as_ptr(), buffer, &raw mut len) };
-        if result < 0 { None } else { Holder::parse(&text_of(&text), owner) }
+        match unsafe { get(self.handle, key.as_ptr(), buffer, &raw mut len) } {
+            NOT_FOUND => Ok(None),
+            failed if failed < 0 => Err(self.call_error("read the metadata of the image", failed)),
+            _ => Ok(Some(text_of(&text))),
+        }
     }
 
-    /// Records this process as the holder of the lock. Without the record, a later process waits
-    /// for the cluster to notice the end of this one.
-    fn record_holder(&self) -> Result<(), RbdError> {
-        let Some(here) = self.owner()?.as_deref().and_then(Holder::here) else { return Ok(()) };
-        let (key, text) = (c_text(holder::KEY), c_text(here.to_string()));
-        let set = self.ceph.rbd.metadata_set;
+    /// Sets a metadatum of the image, which needs its lock.
+    pub(super) fn set_metadatum(&self, key: &str, text: &str) -> io::Result<()> {
+        let (key, text, set) = (c_text(key), c_text(text), self.ceph.rbd.metadata_set);
         // SAFETY: the image is open, and both arguments are texts.
         let result = unsafe { set(self.handle, key.as_ptr(), text.as_ptr()) };
-        if result < 0 {
-            tracing::warn!(
-                image = %self.place,
-                error = %error_of(result),
-                "cannot record which process has the lock of the image"
-            );
-        }
-        Ok(())
-    }
-
-    /// Whether this client still has the lock. Asks the OSD.
-    ///
-    /// # Errors
-    /// If the OSD did not answer, or shuts this client out.
-    pub(super) fn has_lock(&self) -> io::Result<bool> {
-        let mut is_owner = 0;
-        // SAFETY: the image is open, and the number has an address.
-        let result =
-            unsafe { (self.ceph.rbd.is_exclusive_lock_owner)(self.handle, &raw mut is_owner) };
-        if result < 0 { Err(error_of(result)) } else { Ok(is_owner != 0) }
+        if result < 0 { Err(error_of(result)) } else { Ok(()) }
     }
 
     /// Size and geometry.

@@ -17,6 +17,7 @@ mod connection;
 mod error;
 mod holder;
 mod image;
+mod lock;
 mod name;
 mod request;
 
@@ -30,13 +31,16 @@ use crate::sync::lock;
 use crate::trial::{TrialBackend, UNKNOWN_BYTES};
 use crate::{
     Backend, Description, DiskSize, Displaced, Io, IoKind, MeasureError, OpenOptions, StoreMedium,
+    Tenure,
 };
 use connection::Connection;
 use forebay_threads::{Thread, join_within_limit};
 use forebay_types::{ByteRange, Extent, SECTOR_BYTES};
 use image::Image;
+use lock::ImageLock;
 use name::RbdName;
 use request::{Completer, Results};
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -78,7 +82,7 @@ impl RbdBackend {
     pub fn open(spec: &str, options: &OpenOptions) -> Result<Self, RbdError> {
         let name = RbdName::parse(spec)?;
         let connection = Connection::shared(&name, &options.connection)?;
-        let image = Image::open(connection, &name, spec, options.read_only, options.in_use_wait)?;
+        let image = Image::open(connection, &name, spec, options)?;
         let shape = image.shape()?;
         let description = Description {
             name: spec.to_owned(),
@@ -151,6 +155,14 @@ impl Backend for RbdBackend {
         self.completer.results.fence.is_up()
     }
 
+    fn tenure(&self) -> Option<Tenure> {
+        self.image().tenure.get().cloned()
+    }
+
+    fn settle_tenure(&self) -> io::Result<()> {
+        ImageLock(self.image()).settle_tenure()
+    }
+
     fn measure(&self, block_bytes: u32) -> Result<u64, MeasureError> {
         let name = self.description.name.clone();
         let size_bytes = self
@@ -220,7 +232,7 @@ impl Watch {
                 return;
             }
             drop(is_stopping);
-            match image.has_lock() {
+            match ImageLock(image).has_lock() {
                 Ok(true) => {}
                 Ok(false) => completer.results.fence("the lock of the image is lost"),
                 Err(error) if error.raw_os_error() == Some(libc::ESHUTDOWN) => {

@@ -5,9 +5,10 @@
 //! over removes the registration of the former one in the same step, and whatever that sends later,
 //! also after hours of sleep, is refused by the disk. No clock and no lease is involved.
 //!
-//! Keys are random, one for each opening. A disk tells hosts apart by their port, not by their key:
-//! a server that comes back after a crash replaces its former registration, and with it keeps its
-//! reservation, without knowing the former key.
+//! Keys are random. A server that comes back after a crash finds its host's registration, by the
+//! key of the present reservation, and goes on with it: the key is the number of its
+//! [tenure](Tenure). If the disk does not say which key has reserved it, it registers with a new
+//! one: a disk tells hosts apart by their port, so the reservation stays.
 //!
 //! A reservation is never given up, also not by an orderly end: a former owner that still sleeps
 //! has older data, and without any reservation the disk would take it. Another host takes it over.
@@ -18,6 +19,7 @@ mod device;
 #[cfg(test)]
 mod tests;
 
+use crate::Tenure;
 use device::{BlockReservations, ReservationCall, ReservationFault};
 use forebay_types::{Fault, Remedy};
 use rustix::rand::GetRandomFlags;
@@ -103,6 +105,9 @@ impl Fault for ReservationError {
 pub(crate) struct Reservation<D: ReservationCall = BlockReservations> {
     device: D,
     key: ReservationKey,
+    /// By the keys of this host and of the one before it. `None` if the disk does not say who has
+    /// reserved it.
+    tenure: Option<Tenure>,
     is_lost: bool,
 }
 
@@ -130,6 +135,18 @@ impl<D: ReservationCall> Reservation<D> {
         key: ReservationKey,
         takes_over: bool,
     ) -> Result<Self, ReservationError> {
+        let found = device.holder().ok().flatten();
+        if let Some(own) = found.filter(|&found| device.register(Some(found), Some(found)).is_ok())
+        {
+            // What this host has left there.
+            device.reserve(own).map_err(|fault| failed(path, "reserve", fault))?;
+            return Ok(Self {
+                device,
+                tenure: Some(Tenure { own: own.0, former: Vec::new() }),
+                key: own,
+                is_lost: false,
+            });
+        }
         let register = device.register(None, Some(key));
         register.map_err(|fault| failed(path, "register with", fault))?;
         match device.reserve(key) {
@@ -154,7 +171,15 @@ impl<D: ReservationCall> Reservation<D> {
         if takes_over {
             tracing::warn!(disk = path, %key, "reserved, and taken over from any other host");
         }
-        Ok(Self { device, key, is_lost: false })
+        let is_known = device.holder().ok().flatten() == Some(key);
+        let former = found.iter().map(|former| former.0).collect();
+        let tenure = is_known.then_some(Tenure { own: key.0, former });
+        Ok(Self { device, key, tenure, is_lost: false })
+    }
+
+    /// See [`crate::Backend::tenure`].
+    pub(crate) fn tenure(&self) -> Option<Tenure> {
+        self.tenure.clone()
     }
 
     /// Whether another host has taken the disk over. Asks the disk, which may block; a disk that

@@ -96,12 +96,56 @@ fn a_second_host_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_server_that_comes_back_keeps_its_reservation_with_another_key() {
+fn a_server_that_comes_back_keeps_its_reservation_and_its_tenure() {
     let [one, two] = hosts();
-    drop(acquire(&one, 11).unwrap());
+    let tenure = |own, former: &[u64]| Some(Tenure { own, former: former.to_vec() });
+    let first = acquire(&one, 11).unwrap();
+    assert_eq!(first.tenure(), tenure(11, &[]));
+    drop(first);
     let mut held = acquire(&one, 12).unwrap();
-    assert_eq!(one.holder().unwrap(), Some(ReservationKey(12)));
+    assert_eq!((one.holder().unwrap(), held.tenure()), (Some(ReservationKey(11)), tenure(11, &[])));
     assert!(!held.is_lost() && acquire(&two, 22).is_err());
+    let taken = Reservation::acquire_on(two, "/dev/sdx", ReservationKey(23), true).unwrap();
+    assert_eq!(taken.tenure(), tenure(23, &[11]));
+    let back = Reservation::acquire_on(one, "/dev/sdx", ReservationKey(13), true).unwrap();
+    assert_eq!(back.tenure(), tenure(13, &[23]), "what the first has left is older than the disk");
+}
+
+/// A disk that does not say who has reserved it.
+struct Silent(ModelHost);
+
+impl ReservationCall for Silent {
+    fn register(
+        &self,
+        old: Option<ReservationKey>,
+        new: Option<ReservationKey>,
+    ) -> device::ReservationResult {
+        self.0.register(old, new)
+    }
+
+    fn reserve(&self, key: ReservationKey) -> device::ReservationResult {
+        self.0.reserve(key)
+    }
+
+    fn preempt(&self, key: ReservationKey, former: ReservationKey) -> device::ReservationResult {
+        self.0.preempt(key, former)
+    }
+
+    fn holder(&self) -> device::ReservationResult<Option<ReservationKey>> {
+        Err(ReservationFault::Unsupported)
+    }
+}
+
+#[test]
+fn a_disk_that_does_not_name_its_owner_has_no_tenure() {
+    let [one, two] = hosts();
+    let open = |host: &ModelHost, key| {
+        Reservation::acquire_on(Silent(host.clone()), "/dev/sdx", ReservationKey(key), false)
+    };
+    drop(open(&one, 11).unwrap());
+    assert_eq!(open(&one, 12).unwrap().tenure(), None);
+    assert_eq!(one.holder().unwrap(), Some(ReservationKey(12)), "with another key");
+    assert!(open(&two, 22).is_err() && !two.can_write());
 }
 
 #[test]

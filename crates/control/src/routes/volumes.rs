@@ -18,8 +18,8 @@ use axum::{
 };
 use forebay_api::{
     AddVolume, ConnectDevice, ConnectedDevice, DiscardRequest, Discarded, ErrorBody, Event,
-    History, PinRequest, Problem, ServeDevice, ServedDevice, SlowRequests, StatisticsOfVolume,
-    VolumeList, VolumeSettings, VolumeSize, VolumeStatus, paths,
+    History, MissingVolume, PinRequest, Problem, ServeDevice, ServedDevice, SlowRequests,
+    StatisticsOfVolume, VolumeList, VolumeSettings, VolumeSize, VolumeStatus, paths,
 };
 use forebay_config::pinned_ranges_shown;
 use forebay_types::PinnedRanges;
@@ -43,6 +43,7 @@ pub(super) fn routes(is_local: bool) -> Router<ControlState> {
         .route(paths::VOLUME_CALIBRATE, post(calibrate_volume))
         .route(paths::VOLUME_RESIZE, post(resize_volume))
         .route(paths::VOLUME_TAKEOVER, local_post(is_local, post(take_over_volume)))
+        .route(paths::VOLUME_STANDBY, local_post(is_local, post(stand_by_volume)))
         .route(paths::VOLUME_PIN, post(pin_volume))
         .route(paths::VOLUME_UNPIN, post(unpin_volume))
         .route(paths::VOLUME_DISCARD, local_post(is_local, post(discard_volume)))
@@ -67,6 +68,7 @@ pub(super) fn routes(is_local: bool) -> Router<ControlState> {
     calibrate_volume,
     resize_volume,
     take_over_volume,
+    stand_by_volume,
     pin_volume,
     unpin_volume,
     discard_volume,
@@ -382,6 +384,25 @@ async fn take_over_volume(
 ) -> HandlerResult<Json<VolumeStatus>> {
     tracing::info!(volume = %name, "request to take over a volume");
     Ok(Json(app.call_slowly(move |manager| manager.disks().take_over(&name)).await??))
+}
+
+/// Ends the service of a volume, so that another host can take it over
+///
+/// Its clients are disconnected, its dirty data is written to its disk, and it is listed as missing
+/// until it is taken over here.
+#[utoipa::path(post, path = paths::VOLUME_STANDBY, tag = "volumes",
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "The volume", body = MissingVolume),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+async fn stand_by_volume(
+    State(app): State<ControlState>,
+    VolumeName(name): VolumeName,
+) -> HandlerResult<Json<MissingVolume>> {
+    tracing::info!(volume = %name, "request to have a volume stand by");
+    let missing = app.call_slowly(move |manager| manager.disks().stand_by(&name, &|_| {}));
+    Ok(Json(missing.await??))
 }
 
 /// Pins ranges of a volume: their data stays in memory, beside those that are pinned already

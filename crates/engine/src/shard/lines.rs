@@ -6,7 +6,7 @@ use crate::index::recover::{Fate, Recovery, TableDamage};
 use crate::line::key::LineKey;
 use crate::line::meta::LineTable;
 use crate::lines::forget_clean;
-use crate::{DirtyLine, MemoryStep, Outbox, SLOTS_MAX, ShardConfig};
+use crate::{DirtyLine, MemoryStep, Outbox, SLOTS_MAX, ShardConfig, Slot};
 use forebay_policy::Eviction;
 use forebay_types::{ByteRange, LINE_BYTES, VolumeId};
 
@@ -76,6 +76,24 @@ impl<M: LineTable> Shard<M> {
         let mask = self.index.get(slot).destageable();
         (mask != 0).then_some(DirtyLine::new(slot, mask))
     }
+}
+
+/// Drops all lines of a volume that has not been added, dirty ones too, because its disk has newer
+/// data. Returns the number of dirty ones.
+///
+/// # Panics
+/// If the volume has been added.
+pub fn abandon_unclaimed<M: LineTable>(shard: &mut Shard<M>, volume: VolumeId) -> u64 {
+    let mut dirty: Vec<Slot> = shard.index.dirty_slots().collect();
+    dirty.retain(|&slot| shard.index.get(slot).key.volume() == volume);
+    for slot in dirty {
+        shard.index.clean(slot, u8::MAX);
+        shard.integrity.free_parity(slot, &mut shard.index);
+        shard.quota.count_cleaned(volume);
+    }
+    let count = shard.volumes.take_unclaimed(volume);
+    shard.drop_clean(volume, 0, Slot::MAX);
+    count
 }
 
 /// The first lines of a volume in `range` that are dirty, at most `count`, in ascending order, each

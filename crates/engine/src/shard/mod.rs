@@ -8,10 +8,10 @@ mod resize;
 mod shares;
 mod writeback;
 
-pub use lines::dirty_lines_in;
+pub use lines::{abandon_unclaimed, dirty_lines_in};
 pub use requests::{begin_forecast, end_former_forecasts};
 pub use resize::limits_of_size;
-pub use shares::{pool_share_lines, set_pool_share};
+pub use shares::{pool_share_lines, set_dirty_lines_max, set_pool_share};
 pub use writeback::checkpoint;
 
 use crate::index::Slots;
@@ -104,6 +104,7 @@ impl<M: LineTable> Shard<M> {
         self.drop_clean(volume, 0, Slot::MAX);
         forget_counts(&mut self.index, volume);
         set_pool_share(self, volume, PoolShare::NONE);
+        set_dirty_lines_max(self, volume, None);
         self.pinned().set(volume, &Arc::default(), 0);
         assert_eq!(self.index.resident_lines(volume), 0, "lines of {volume}, which is removed");
     }

@@ -20,6 +20,17 @@ pub fn set_pool_share<M: LineTable>(shard: &mut Shard<M>, volume: VolumeId, shar
     resizer(shard).apply_size();
 }
 
+/// Sets the most lines of a volume that may be dirty in a shard, from the next request on; `None`
+/// is the limit of the shard. Writers beyond it are throttled. A longer write goes through to the
+/// disk.
+pub fn set_dirty_lines_max<M: LineTable>(
+    shard: &mut Shard<M>,
+    volume: VolumeId,
+    lines_max: Option<usize>,
+) {
+    shard.quota.set_lines_max(volume, lines_max);
+}
+
 /// The guaranteed lines of a volume in a shard at its present size, and the most that it may have;
 /// `None` without a largest share.
 pub fn pool_share_lines<M: LineTable>(shard: &Shard<M>, volume: VolumeId) -> (u64, Option<u64>) {

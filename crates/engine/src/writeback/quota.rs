@@ -100,6 +100,13 @@ impl ShardConfig {
         Self { dirty_lines_max, dirty_lines_background, ..self }
     }
 
+    /// The same configuration with this dirty limit.
+    #[must_use]
+    pub(crate) const fn with_maximum(self, dirty_lines_max: usize) -> Self {
+        // Destaged early, so that writers seldom wait.
+        Self { dirty_lines_max, dirty_lines_background: dirty_lines_max / 2, ..self }
+    }
+
     /// The dirty limit and the background limit of a part of `lines` of `all` lines, rounded down.
     const fn part_of(&self, lines: usize, all: usize) -> (usize, usize) {
         let all = if all == 0 { 1 } else { all as u64 };
@@ -109,7 +116,7 @@ impl ShardConfig {
     }
 
     /// The same configuration for a shard that holds only `lines` of `all` lines.
-    fn scaled(self, lines: usize, all: usize) -> Self {
+    pub(super) fn scaled(self, lines: usize, all: usize) -> Self {
         let scale = |limit: usize| match limit {
             0 => 0,
             limit => (limit as u64 * lines as u64 / all.max(1) as u64).max(1) as usize,
@@ -149,7 +156,7 @@ pub struct DirtyQuota {
     common_lines: usize,
     /// The dirty lines of each volume, indexed by its number.
     volumes: Vec<VolumeDirty>,
-    /// Whether a volume has shares.
+    /// Whether a volume has shares, or limits of its own.
     has_shares: bool,
     /// Throttled parts.
     throttled: usize,
@@ -191,11 +198,16 @@ impl DirtyQuota {
     ) {
         self.lines = lines;
         self.volumes.iter_mut().for_each(|of| of.lines = ShareLines::default());
-        self.has_shares = false;
         for (volume, lines) in shares {
             self.of_mut(volume).lines = lines;
-            self.has_shares = true;
         }
+        self.apply();
+    }
+
+    /// Sets the most lines of a volume that may be dirty; `None` is the limit of the shard. If more
+    /// are dirty, its writers are throttled until writeback has reduced them.
+    pub(crate) fn set_lines_max(&mut self, volume: VolumeId, lines_max: Option<usize>) {
+        self.of_mut(volume).lines_max = lines_max;
         self.apply();
     }
 
@@ -218,9 +230,10 @@ impl DirtyQuota {
             of.own = full.part_of(min, self.slots);
             self.common.dirty_lines_max -= of.own.0.min(self.common.dirty_lines_max);
             self.common.dirty_lines_background -= of.own.1.min(self.common.dirty_lines_background);
-            of.largest = of.lines.max.map(|lines| full.scaled(lines, self.slots));
+            of.limit_alone(full, self.slots);
         }
         self.common_lines = self.volumes.iter().map(VolumeDirty::common_lines).sum();
+        self.has_shares = self.volumes.iter().any(VolumeDirty::has_limits);
     }
 
     fn of_mut(&mut self, volume: VolumeId) -> &mut VolumeDirty {

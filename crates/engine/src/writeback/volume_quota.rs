@@ -48,13 +48,29 @@ pub(crate) struct VolumeDirty {
     pub dirty_lines: usize,
     pub destaging_lines: usize,
     pub lines: ShareLines,
+    /// The most lines that may be dirty, whatever the size of the shard.
+    pub lines_max: Option<usize>,
     /// The dirty limit and the background limit of its own part.
     pub own: (usize, usize),
-    /// The limits of its largest share.
+    /// The limits of its largest share, or of [`Self::lines_max`] if that is less.
     pub largest: Option<ShardConfig>,
 }
 
 impl VolumeDirty {
+    /// Derives the limits of the volume alone from its largest share of a shard, whose limits for
+    /// all `slots` lines are `full`.
+    pub(crate) fn limit_alone(&mut self, full: ShardConfig, slots: usize) {
+        let share = self.lines.max.map(|lines| full.scaled(lines, slots));
+        let limits = share.unwrap_or(full);
+        let fixed = self.lines_max.filter(|&lines| lines < limits.dirty_lines_max);
+        self.largest = fixed.map(|lines| limits.with_maximum(lines)).or(share);
+    }
+
+    /// Whether it has a part or limits of its own.
+    pub(crate) const fn has_limits(&self) -> bool {
+        self.lines.min > 0 || self.largest.is_some()
+    }
+
     /// Dirty lines in the common part.
     pub(crate) const fn common_lines(&self) -> usize {
         self.dirty_lines.saturating_sub(self.own.0)

@@ -5,7 +5,7 @@ use crate::lru::Lru;
 use crate::rig::{LINE, Rig, Snapshot, TORN, Table, VOLUME, attempt_after, index, run_steps};
 use forebay_engine::{
     Fate, IoAction, IoVerb, LineKey, Outcome, ReadOutcome, ResizeStep, Segment, Shard, ShardConfig,
-    Slab, TableDamage, WriteOutcome,
+    Slab, TableDamage, WriteOutcome, abandon_unclaimed,
 };
 use forebay_policy::Weir;
 use forebay_types::{IoError, Mode, VolumeId};
@@ -350,6 +350,26 @@ fn clean_lines_of_an_unserved_volume_can_be_dropped() {
 }
 
 /// I/O of the dead process may continue until the disk is locked again.
+#[test]
+fn all_lines_of_an_unserved_volume_can_be_abandoned() {
+    let mut rig = Rig::new(8, 6, Mode::WriteBack);
+    rig.read_to_end(0, 2 * LINE);
+    assert_eq!(rig.write(1, 3 * LINE, LINE, 7), WriteOutcome::Done);
+    let (policy, config) = (Box::new(Weir::new(8)), ShardConfig::for_slots(8));
+    let table = Table::new(rig.shard.slots().table().to_vec());
+    let (mut shard, _) =
+        Shard::recover(table, policy, config, &|_| Fate::Kept, &mut Vec::new()).unwrap();
+    assert_eq!(abandon_unclaimed(&mut shard, VolumeId(3)), 0);
+    assert_eq!(shard.slots().resident_lines(VOLUME), 3);
+    assert_eq!(abandon_unclaimed(&mut shard, VOLUME), 1);
+    let counts = (shard.slots().resident_lines(VOLUME), shard.unclaimed(VOLUME));
+    assert_eq!((counts, shard.usage().dirty_lines), ((0, 0), 0));
+    shard.self_check();
+    shard.add_volume(VOLUME, 6 * LINE, Mode::WriteBack);
+    assert_eq!(shard.volume(VOLUME).dirty_lines(), 0);
+    shard.self_check();
+}
+
 #[test]
 fn slots_with_io_of_a_dead_process_are_not_reused() {
     let mut rig = Rig::new(4, 4, Mode::WriteBack);

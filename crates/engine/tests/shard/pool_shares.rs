@@ -3,7 +3,7 @@
 use crate::rig::{LINE, Rig, VOLUME, attempt_after};
 use forebay_engine::{
     Attempt, Outcome, PreloadKind, PreloadOutcome, ReadOutcome, ShardConfig, WriteOutcome,
-    set_pool_share,
+    set_dirty_lines_max, set_pool_share,
 };
 use forebay_types::{ByteRange, GRANULE_BYTES, Mode, PinnedRanges, PoolShare, VolumeId};
 use proptest::prelude::*;
@@ -430,4 +430,24 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_volume_with_a_limit_of_dirty_lines_waits_and_others_do_not() {
+    let mut rig = rig(64);
+    set_dirty_lines_max(&mut rig.shard, VOLUME, Some(4));
+    for line in 0..4 {
+        assert_eq!(rig.write(line, line * LINE, LINE, 1), WriteOutcome::Done);
+    }
+    let fifth = rig.write(5, 5 * LINE, LINE, 1);
+    assert!(!matches!(fifth, WriteOutcome::Done), "{fifth:?}");
+    assert_eq!(dirty(&rig, VOLUME), 4);
+    rig.volume = OTHER;
+    for line in 0..8 {
+        assert_eq!(rig.write(10 + line, line * LINE, LINE, 1), WriteOutcome::Done);
+    }
+    rig.volume = VOLUME;
+    set_dirty_lines_max(&mut rig.shard, VOLUME, None);
+    assert_eq!(rig.write(30, 6 * LINE, LINE, 1), WriteOutcome::Done);
+    rig.shard.self_check();
 }

@@ -76,6 +76,12 @@ pub(crate) fn take_over(name: &str, arguments: &StateArguments) -> anyhow::Resul
     print(&format!("{} is served here now: {}\n", named(name), sentences::summary(&volume)))
 }
 
+/// `forebay standby`.
+pub(crate) fn stand_by(name: &str, arguments: &StateArguments) -> anyhow::Result<()> {
+    connect(arguments)?.stand_by_volume(name)?;
+    print(&format!("{} is on standby: another host can take it over\n", named(name)))
+}
+
 /// `forebay save`.
 pub(crate) fn save(name: &str, arguments: &StateArguments) -> anyhow::Result<()> {
     connect(arguments)?.save_volume(name)?;

@@ -2,12 +2,11 @@
 //! beside a daemon that uses the same disks.
 
 use super::{dashboard, journals, listen, memory, power, successor, tls, vault};
-use crate::keeper::KeeperLink;
 use crate::report::{self, problem as problem_of, with_remedy};
 use anyhow::{Context, anyhow};
-use forebay_api::{ErrorKind, Problem};
+use forebay_api::Problem;
 use forebay_backend::OpenOptions;
-use forebay_config::{Config, KeeperMode, VolumeSpec};
+use forebay_config::{Config, VolumeSpec};
 use forebay_format::journal::Geometry;
 use forebay_runtime::JournalError;
 use forebay_state::Kind;
@@ -32,8 +31,6 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     let mut bytes = memory.start_bytes;
     for volume in &config.volumes {
         volume.check_ups(&config.ups.upses, config.vault.is_some())?;
-        check_reserved(volume, config.keeper)
-            .map_err(|problem| with_remedy(anyhow!(problem.message), problem.remedy))?;
         match try_disk(volume) {
             Err(problem) if volume.config.nofail => {
                 report::warn(&format!("{}, and nofail=yes: {}", problem.message, problem.remedy));
@@ -60,29 +57,6 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     }
     successor::activated_of_server().check(&config.nbd, &config.tls)?;
     config.nbd.iter().try_for_each(|address| listen::check(address, &config.tls, &config.state))
-}
-
-/// Checks that this machine keeps no data of a reserved volume that may be older than its disk once
-/// another host has had it: a pool of a keeper, or a vault. What comes back with it would be
-/// written to the disk.
-///
-/// # Errors
-/// It would.
-pub(super) fn check_reserved(volume: &VolumeSpec, keeper: KeeperMode) -> Result<(), Problem> {
-    let has_keeper = keeper != KeeperMode::No || KeeperLink::is_child();
-    let (what, remedy) = match volume.config.reserve {
-        true if has_keeper => ("a keeper", "start the server with --keeper no"),
-        true if volume.config.protection.has_ups() => {
-            ("a vault", "use protection=journal, with a journal on a shared device")
-        }
-        _ => return Ok(()),
-    };
-    let message = format!(
-        "volume '{}' has reserve=yes, and {what} would keep data of it that is older than its disk \
-         once another host has taken it over",
-        volume.name
-    );
-    Err(Problem::new(ErrorKind::Invalid, message, remedy))
 }
 
 /// Checks that the disk of a volume could be opened, if it is free.

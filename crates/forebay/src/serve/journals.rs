@@ -47,7 +47,14 @@ pub(super) struct Journals {
     /// Volumes that are served without their failed journals, with the data of the vault.
     replaced: Mutex<Vec<Replaced>>,
     /// What the devices of each journal that was opened lie on.
-    media: Mutex<BTreeMap<Name, Vec<StoreMedium>>>,
+    media: Mutex<BTreeMap<Name, JournalMedia>>,
+}
+
+/// What the devices of a journal lie on.
+struct JournalMedia {
+    devices: Vec<StoreMedium>,
+    /// Whether another host can take all of them over.
+    is_shared: bool,
 }
 
 /// A volume under a UPS that is served without its failed journal.
@@ -381,7 +388,11 @@ impl Journals {
         for device in devices.into_iter().flatten() {
             check_lasts(&**device).map_err(|message| failed(message, MEMORY_REMEDY))?;
         }
-        let media = devices.into_iter().flatten().map(|device| device.medium()).collect();
+        let devices: Vec<_> = devices.into_iter().flatten().collect();
+        let media = JournalMedia {
+            is_shared: devices.iter().all(|device| device.tenure().is_some()),
+            devices: devices.iter().map(|device| device.medium()).collect(),
+        };
         self.media.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), media);
         self.check_reliance(runtime, spec, name, &backend, mirror.as_ref())
             .map_err(|error| problem_of(&error))?;
@@ -460,7 +471,15 @@ impl Journals {
     /// What the devices of a volume's journal lie on; nothing without a journal.
     pub(super) fn media_of(&self, spec: &VolumeSpec) -> Vec<StoreMedium> {
         let media = self.media.lock().unwrap_or_else(PoisonError::into_inner);
-        Name::of(spec).and_then(|name| media.get(&name).cloned()).unwrap_or_default()
+        let found = Name::of(spec).and_then(|name| media.get(&name));
+        found.map(|media| media.devices.clone()).unwrap_or_default()
+    }
+
+    /// Whether the journal of a volume is open, and another host can take it over as it does the
+    /// disk: the volume's newest data is then in it, whoever has written that.
+    pub(super) fn is_shared(&self, spec: &VolumeSpec) -> bool {
+        let media = self.media.lock().unwrap_or_else(PoisonError::into_inner);
+        Name::of(spec).and_then(|name| media.get(&name)).is_some_and(|media| media.is_shared)
     }
 
     /// The problem of a volume whose journal's devices cannot be opened.

@@ -9,6 +9,7 @@ pub(super) mod listeners;
 pub(super) mod missing;
 pub(super) mod monitors;
 mod moves;
+mod ownership;
 mod reload;
 pub(super) mod remove;
 
@@ -41,8 +42,8 @@ use crate::report::{problem as problem_of, problem_of_kind};
 use device::ServedDevices;
 use disk::VolumeDisks;
 use forebay_api::{
-    DiscardRequest, Discarded, DrillReport, ErrorKind, Memory, PowerStatus, Problem, Status,
-    TraceRequest, TraceSummary, VolumeStatus,
+    DiscardRequest, Discarded, DrillReport, DurabilityClass, ErrorKind, Memory, PowerStatus,
+    Problem, Status, TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_config::{CacheRatio, Config, Listen, ServerChange, VolumeChange, VolumeSpec};
 use forebay_control::{
@@ -421,6 +422,8 @@ impl Daemon {
         move |spec, volume| {
             let mut status = report(spec, volume, memory, power.as_ref(), stripe_bytes_max);
             status.notes = self.notes.of(&spec.name);
+            let is_shared = volume.is_shared && self.journals.is_shared(spec);
+            status.class = DurabilityClass::of(spec.config.mode.into(), is_shared);
             match off.as_ref().filter(|off| off.names.contains(&spec.name)) {
                 Some(off) => report::with_cache_off(status, off.off.clone()),
                 None => status,

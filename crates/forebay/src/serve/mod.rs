@@ -306,7 +306,8 @@ fn start(
     previous.set_next(Arc::clone(&next));
     let mut daemon = Daemon::new(runtime, (nbd, ublk, vhost), next, config, tls, journals, ratio);
     daemon.set_in_use_wait(in_use_wait);
-    let (may_be_missing, required) = volumes.into_iter().partition(|spec| spec.config.nofail);
+    let (may_be_missing, required) =
+        volumes.into_iter().partition(|spec| spec.config.nofail || spec.config.standby);
     let required: Vec<VolumeSpec> = required;
     for spec in required {
         manager::add::add(&daemon, spec, &Opening::of(&daemon))?;

@@ -63,6 +63,7 @@ mod sizing;
 mod slow;
 mod statistics;
 mod stopping;
+mod takeover;
 mod time_of_day;
 mod trace;
 mod vault;

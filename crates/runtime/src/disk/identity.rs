@@ -15,6 +15,22 @@ use forebay_journal::{Damage, Found};
 use forebay_types::ByteRange;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// What is known of a disk, besides its content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DiskTrust {
+    /// The operator says that it is the right one.
+    pub is_accepted: bool,
+    /// Another server has owned it since this host had it.
+    pub has_other_owner: bool,
+}
+
+impl DiskTrust {
+    /// Adds it to what a comparison has shown.
+    pub(crate) fn judge(self, evidence: Evidence) -> Evidence {
+        Evidence { has_other_owner: self.has_other_owner, ..evidence }
+    }
+}
+
 /// Compares a disk with a journal's record of the volume's disk. `identity` is the current identity
 /// of the disk.
 pub fn examine_disk(

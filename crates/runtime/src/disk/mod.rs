@@ -13,7 +13,7 @@ mod reads;
 pub(crate) use error_log::ErrorLog;
 pub(crate) use errors::DiskErrors;
 pub use identity::examine_disk;
-pub(crate) use identity::{KeptSamples, examine, hardware, places_to_compare, sample};
+pub(crate) use identity::{DiskTrust, KeptSamples, examine, hardware, places_to_compare, sample};
 pub(crate) use presence::{Change, Presence};
 pub(crate) use reads::Reads;
 

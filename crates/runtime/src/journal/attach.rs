@@ -2,7 +2,7 @@
 //! the volume's name, and decides whether its disk is the one that they belong to.
 
 use super::{Journal, JournalError, volume_names};
-use crate::disk::{examine, hardware, places_to_compare, sample};
+use crate::disk::{DiskTrust, examine, hardware, places_to_compare, sample};
 use crate::stats::InternalReads;
 use forebay_backend::Backend;
 use forebay_format::journal::{JournalId, VolumeEntry};
@@ -22,7 +22,7 @@ pub(crate) struct Attachment<'a> {
     pub disk: &'a Arc<dyn Backend>,
     /// Counts the reads of the disk by which it is recognised.
     pub internal_reads: &'a Arc<InternalReads>,
-    pub accept_disk: bool,
+    pub trust: DiskTrust,
     /// What the pool and the vault hold of the volume.
     pub pool: PoolState,
     pub vault: VaultState,
@@ -191,6 +191,7 @@ impl Journal {
                 volume.identity,
                 volume.internal_reads,
             );
+            let evidence = volume.trust.judge(evidence);
             let identity = evidence.identity();
             let fits = held.end <= volume.disk.description().size_bytes();
             let decision = self.may_serve(volume, state(true), identity)?;
@@ -242,7 +243,7 @@ impl Journal {
                 && matches!(volume.vault, VaultState::None | VaultState::Empty),
             // The loss was reported, and accepted, when the journal was opened.
             accept_loss: true,
-            accept_disk: volume.accept_disk,
+            accept_disk: volume.trust.is_accepted,
         });
         match decision {
             // The data in the pool is newer, but its records in this journal would be void.

@@ -188,6 +188,7 @@ fn mark_failure(
     }
     let taken = disks.iter().filter(|(_, disk)| disk.is_taken_over());
     let numbers: Vec<u16> = taken.map(|(number, _)| *number).collect();
+    end_clients(journal, &numbers);
     let taken_over = volume_names(&journal.lock().core.log, &numbers);
     let (ended, names): (Vec<String>, Vec<String>) =
         names.iter().cloned().partition(|name| taken_over.contains(name));
@@ -200,6 +201,15 @@ fn mark_failure(
         "another client has taken over disk and journal: the records of these volumes count"
     );
     if names.is_empty() { Ok(()) } else { (journal.on_failure)(id, error, &names) }
+}
+
+/// Disconnects the clients of volumes that were taken over, before a write that waits for the
+/// journal fails: it is in memory, and who reads it there would not find it again.
+fn end_clients(journal: &Journal, numbers: &[u16]) {
+    let Some(host) = journal.host.upgrade() else { return };
+    let volumes = journal.lock().volumes.clone();
+    let ended = volumes.into_iter().filter(|(number, _)| numbers.contains(number));
+    ended.for_each(|(_, volume)| host.end_clients(volume));
 }
 
 /// Repeats an update outside of the journal until it succeeds. Returns false if the journal is
@@ -235,6 +245,7 @@ fn record_until_closed(journal: &Journal, record: impl Fn() -> io::Result<()>) -
 #[cfg(debug_assertions)]
 mod tests {
     use super::super::{Attachment, JournalSettings, MemberRecord, OnFailure};
+    use crate::disk::DiskTrust;
     use crate::platform::locks::{Lock, order};
     use crate::rig::common::client::PATIENCE;
     use crate::rig::common::wait_until;
@@ -360,7 +371,7 @@ mod tests {
             identity: [2; 32],
             disk: &disk,
             internal_reads: &Arc::default(),
-            accept_disk: false,
+            trust: DiskTrust::default(),
             pool: PoolState::New,
             vault: VaultState::None,
         };

@@ -21,6 +21,10 @@ pub(crate) trait JournalHost: Send + Sync {
     /// Starts to restore the sectors of a volume that were lost in memory and that the log holds.
     fn regain(self: Arc<Self>, journal: &Arc<Journal>, number: u16, volume: VolumeId);
 
+    /// Lets no client see a volume any more, whose disk another client has taken over. Waits for
+    /// the workers, for a limited time.
+    fn end_clients(&self, volume: VolumeId);
+
     /// The share of the disks that background work may take.
     fn disk_share(&self) -> BackgroundShare;
 }

@@ -7,6 +7,11 @@ use forebay_engine::Answer;
 use forebay_types::{BackgroundShare, IoError, VolumeId};
 use forebay_volume::worker_of;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long the failure of a journal waits for workers that disconnect clients.
+const END_WAIT: Duration = Duration::from_secs(5);
 
 impl JournalHost for Shared {
     fn answer(&self, answer: Answer) {
@@ -32,6 +37,16 @@ impl JournalHost for Shared {
 
     fn regain(self: Arc<Self>, journal: &Arc<Journal>, number: u16, volume: VolumeId) {
         regain::start(Arc::downgrade(&self), journal, number, volume);
+    }
+
+    fn end_clients(&self, volume: VolumeId) {
+        if let Some(volume) = self.volume(volume) {
+            volume.is_closed.store(true, Ordering::Relaxed);
+        }
+        self.run_on_each_within(END_WAIT, move |tasks| {
+            tasks.drop_clients(Some(volume));
+            tasks.abandon_clients(Some(volume));
+        });
     }
 
     fn disk_share(&self) -> BackgroundShare {

@@ -5,7 +5,7 @@ use super::drain::flush;
 use super::protectors::pool_and_vault;
 use super::record_again::record_again;
 use super::{VolumeService, VolumeSettings};
-use crate::disk::DiskState;
+use crate::disk::{DiskState, DiskTrust};
 use crate::error::{VolumeError, VolumeResult};
 use crate::journal::{Attachment, JournalError, VolumeJournal};
 use crate::platform::locks::{Lock, SharedLock};
@@ -35,15 +35,24 @@ impl VolumeService {
     /// # Errors
     /// When its name or its disk is in use, there are too many volumes, or its data cannot be
     /// recovered safely.
-    pub fn add(&self, settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
+    pub fn add(&self, mut settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
         let _addition = self.begin_addition(&settings)?;
         self.pool_volumes().compare(&settings)?;
         self.protectors.check_missing_journal(&settings)?;
         let journal = settings.journal.as_ref().map(|used| used.journal.id());
         let pins = settings.config.pin.clone();
+        let on_recovered = settings.on_recovered.take();
         let volume = self.add_hidden(settings)?;
-        // Data in other journals is void from the first write of a client on.
-        if let Err(error) = self.protectors.supersede_journals(&volume.name, journal) {
+        // Data in other journals, and what former owners of the disk have left, is void from the
+        // first write of a client on.
+        let superseded = self.protectors.supersede_journals(&volume.name, journal);
+        let is_void = superseded.and_then(|()| {
+            let name = volume.name.clone();
+            on_recovered
+                .map_or(Ok(()), |record| record())
+                .map_err(|error| VolumeError::Tenure { name, error })
+        });
+        if let Err(error) = is_void {
             self.undo_add(&volume);
             return Err(error);
         }
@@ -77,6 +86,7 @@ impl VolumeService {
         let (id, stripes) = self.assign_id(&settings)?;
         let internal_reads = Arc::default();
         let elsewhere = pool_and_vault(&settings, plan, &internal_reads)?;
+        let has_other_owner = settings.has_other_owner;
         let info = info_of(id, &settings);
         let config = settings.config;
         let (size, mode) = (info.size_bytes, config.mode);
@@ -87,7 +97,7 @@ impl VolumeService {
         let named = (id, &info.name[..]);
         let disk = (&settings.backend, &internal_reads);
         let relies = mode == Mode::WriteBack || plan == RecoveryPlan::Record;
-        let journal = attach(named, disk, settings.journal, elsewhere, relies)?;
+        let journal = attach(named, disk, settings.journal, elsewhere, (relies, has_other_owner))?;
         let protection = protection_of(journal.is_some(), config.protection.has_ups());
         let volume = Arc::new(Volume {
             id,
@@ -188,13 +198,13 @@ fn attach(
     (disk, internal_reads): (&Arc<dyn Backend>, &Arc<InternalReads>),
     journal: Option<VolumeJournal>,
     (pool, vault): (PoolState, VaultState),
-    relies: bool,
+    (relies, has_other_owner): (bool, bool),
 ) -> Result<Option<JournalUse>, JournalError> {
     let Some(VolumeJournal { journal, durability, identity, accept_disk }) = journal else {
         return Ok(None);
     };
-    let attachment =
-        Attachment { name, id, identity, disk, internal_reads, accept_disk, pool, vault };
+    let trust = DiskTrust { is_accepted: accept_disk, has_other_owner };
+    let attachment = Attachment { name, id, identity, disk, internal_reads, trust, pool, vault };
     let number = journal.attach(&attachment)?;
     if (relies || journal.holds(number))
         && let Err(error) = journal.rely(name)

@@ -189,8 +189,8 @@ impl<'a> PoolVolumes<'a> {
         if !found.matches(name, disk) {
             return Ok(());
         }
-        let evidence = self.examine(found.id, &*settings.backend);
-        if evidence.differing == 0 {
+        let evidence = settings.trust().judge(self.examine(found.id, &*settings.backend));
+        if evidence.differing == 0 && !evidence.has_other_owner {
             return Ok(());
         }
         let dirty_bytes = self.shared.shards.unclaimed_bytes(found.id);
@@ -327,6 +327,16 @@ impl<'a> PoolVolumes<'a> {
             volumes.push(entry);
         });
         Ok((id, stripes))
+    }
+
+    /// Drops all data of a volume that is not served, dirty data too: its disk and its journal have
+    /// newer data. Returns the dirty bytes.
+    pub(crate) fn abandon(&self, name: &str) -> u64 {
+        let found = self.in_pool(name).filter(|found| self.shared.volume(found.id).is_none());
+        let Some(found) = found else { return 0 };
+        let bytes = self.shared.shards.abandon_unclaimed(found.id);
+        self.leave(found.id);
+        bytes
     }
 
     /// Records in the pool that all data of a volume is in the pool, or on the disk. `recorded_in`

@@ -50,11 +50,11 @@ pub use discard::Discarded;
 pub use move_journal::{medium_of, move_journal};
 pub use protectors::Protectors;
 pub use recording::{RecordError, Recording};
-pub use settings::VolumeSettings;
+pub use settings::{OnRecovered, VolumeSettings};
 pub use slow_log::{SlowLog, SlowUnlogged};
 pub(crate) use status::Curves;
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
-pub use taken_over::{surrender, taken_over};
+pub use taken_over::{abandon_in_pool, surrender, taken_over};
 
 pub(crate) use adopt::shards;
 pub(crate) use drain::{POLL, flush, flush_all, outstanding, save, save_all, wait_until_idle};

@@ -40,9 +40,8 @@ pub(super) fn pool_and_vault(
     let vault = match &settings.vault {
         None => VaultState::None,
         Some(used) => {
-            let accept_disk = settings.accept_disk;
             let disk = (&*settings.backend, internal_reads);
-            used.vault.check(&settings.name, disk, used, pool, accept_disk)?
+            used.vault.check(&settings.name, disk, used, pool, settings.trust())?
         }
     };
     Ok((pool, vault))

@@ -1,11 +1,13 @@
 //! What is needed to add a volume.
 
+use crate::disk::DiskTrust;
 use crate::journal::VolumeJournal;
 use crate::protect::vault::VolumeVault;
 use crate::shared::OnMeasured;
 use forebay_backend::Backend;
 use forebay_policy::SplitCost;
 use forebay_types::{DiskGeometry, Mode, VolumeConfig};
+use std::io;
 use std::sync::Arc;
 
 /// What is needed to add a volume. [`VolumeSettings::new`] gives the defaults.
@@ -34,7 +36,15 @@ pub struct VolumeSettings {
     pub vault: Option<VolumeVault>,
     /// Accept the disk although it differs from the one that pool or vault hold data for.
     pub accept_disk: bool,
+    /// Whether another server has owned the disk since this host had it: what this host has of the
+    /// volume in the pool, a journal of its own or the vault is older than the disk.
+    pub has_other_owner: bool,
+    /// Called once the volume has all of its data, before a client can write.
+    pub on_recovered: Option<OnRecovered>,
 }
+
+/// Records durably that what former owners of a disk have left is void.
+pub type OnRecovered = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 impl VolumeSettings {
     /// The default settings in this mode, for a disk of unknown geometry, without journal and
@@ -52,6 +62,13 @@ impl VolumeSettings {
             journal: None,
             vault: None,
             accept_disk: false,
+            has_other_owner: false,
+            on_recovered: None,
         }
+    }
+
+    /// What is known of the disk, besides its content.
+    pub(super) const fn trust(&self) -> DiskTrust {
+        DiskTrust { is_accepted: self.accept_disk, has_other_owner: self.has_other_owner }
     }
 }

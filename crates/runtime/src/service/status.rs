@@ -56,6 +56,8 @@ pub struct VolumeStatus {
     pub name: String,
     /// Its disk.
     pub backing: Description,
+    /// Whether another host can take its disk over.
+    pub is_shared: bool,
     /// The geometry in use for its disk.
     pub geometry: DiskGeometry,
     /// The gather threshold.
@@ -260,6 +262,7 @@ impl VolumeService {
                 mode: Mode::default(),
                 read_only: volume.read_only.load(Ordering::Relaxed),
                 is_closed: volume.is_closed.load(Ordering::Relaxed),
+                is_shared: volume.backend.tenure().is_some(),
                 half_added: volume.half_added.load(Ordering::Relaxed),
                 flush_failure: volume.flush.failure(),
                 stall: stalls.remove(&volume.id),

@@ -39,3 +39,10 @@ pub fn surrender(volumes: &VolumeService, name: &str) -> VolumeResult {
     volumes.forget(name);
     Ok(())
 }
+
+/// Drops what the adopted pool has of a volume that is not served, because another server has owned
+/// its disk and its journal since. Returns the bytes of dirty data.
+pub fn abandon_in_pool(volumes: &VolumeService, name: &str) -> u64 {
+    let _additions = volumes.changes.lock();
+    volumes.pool_volumes().abandon(name)
+}

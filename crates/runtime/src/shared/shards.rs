@@ -7,7 +7,8 @@ use super::Volume;
 use crate::platform::locks::{Lock, Locked, assert_may_wait, order};
 use crate::pool::MappedLines;
 use forebay_engine::{
-    Elevator, Hints, Protection, Shard, begin_forecast, end_former_forecasts, set_pool_share,
+    Elevator, Hints, Protection, Shard, abandon_unclaimed, begin_forecast, end_former_forecasts,
+    set_dirty_lines_max, set_pool_share,
 };
 use forebay_types::{
     HoldOut, LINE_BYTES, Mode, PinnedRanges, PoolShare, VolumeConfig, VolumeId, WriteShare,
@@ -29,12 +30,14 @@ const WAKE_TIME: Duration = Duration::from_micros(20);
 const SHARD: &str = "a shard";
 
 /// Hands a shard the settings of a volume that it decides by.
-fn configure(shard: &mut Shard<MappedLines>, id: VolumeId, config: &VolumeConfig) {
+fn configure(shard: &mut Shard<MappedLines>, shards: usize, id: VolumeId, config: &VolumeConfig) {
     let volume = shard.volume_mut(id);
     volume.set_mode(config.mode);
     volume.set_frozen(config.frozen);
     volume.set_unsafe_ups(config.unsafe_supply);
     set_pool_share(shard, id, PoolShare::of_config(config));
+    let lines_max = config.loss_limit.map(|bytes| (bytes / LINE_BYTES) as usize / shards);
+    set_dirty_lines_max(shard, id, lines_max);
 }
 
 /// The lock of a shard.
@@ -131,7 +134,7 @@ impl Shards {
             if volume.order.is_some() {
                 in_shard.set_ordered();
             }
-            configure(&mut shard, volume.id, &config);
+            configure(&mut shard, self.len(), volume.id, &config);
         }
     }
 
@@ -142,7 +145,7 @@ impl Shards {
 
     /// Hands the settings of a volume to all shards.
     pub(crate) fn configure(&self, id: VolumeId, config: &VolumeConfig) {
-        self.each().for_each(|mut shard| configure(&mut shard, id, config));
+        self.each().for_each(|mut shard| configure(&mut shard, self.len(), id, config));
     }
 
     /// Sets what preserves the acknowledged data of a volume that is not on its disk yet. There is
@@ -276,6 +279,11 @@ impl Shards {
     /// Dirty bytes in the pool of a volume that is not served.
     pub(crate) fn unclaimed_bytes(&self, id: VolumeId) -> u64 {
         self.each().map(|shard| shard.unclaimed(id)).sum::<u64>() * LINE_BYTES
+    }
+
+    /// Drops all lines of a volume that has not been added. Returns the dirty bytes.
+    pub(crate) fn abandon_unclaimed(&self, id: VolumeId) -> u64 {
+        self.each().map(|mut shard| abandon_unclaimed(&mut shard, id)).sum::<u64>() * LINE_BYTES
     }
 
     /// Multiplies the counts of a volume's miss-ratio curve by `keep`.

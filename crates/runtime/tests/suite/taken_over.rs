@@ -9,6 +9,7 @@ use crate::server::read_backend;
 use forebay_backend::{Backend, Description, Io, MemoryBackend};
 use forebay_runtime::{Engine, JournalSettings, surrender, taken_over};
 use forebay_types::IoError;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -62,6 +63,11 @@ fn recording(backend: Arc<dyn Backend>) -> (JournalSettings, Recorded) {
     (settings, recorded)
 }
 
+/// Whether a request fails, also with its connection.
+fn has_ended(fails: impl FnOnce() -> bool) -> bool {
+    catch_unwind(AssertUnwindSafe(fails)).unwrap_or(true)
+}
+
 fn a_volume_that_was_taken_over_ends_and_its_records_count(engine: Engine) {
     let fence = Arc::<AtomicBool>::default();
     let (disk, log) = (memory(16 * MIB), memory(JOURNAL_BYTES));
@@ -70,9 +76,11 @@ fn a_volume_that_was_taken_over_ends_and_its_records_count(engine: Engine) {
     let journal = server.runtime.volumes().protectors().open_journal(settings).unwrap();
     add(&server, "v", Image::new(&disk, &fence), &journal);
     let written = write_some(&server, "v", 0..200);
-    let mut client = server.client("v");
+    let (mut client, mut reader) = (server.client("v"), server.client("v"));
+    assert_eq!(reader.read(0, 4096).unwrap(), written[&0]);
     fence.store(true, Ordering::SeqCst);
-    assert!(client.write(0, &block(1000)).is_err(), "nothing takes it");
+    assert!(has_ended(|| client.write(0, &block(1000)).is_err()), "nothing takes it");
+    assert!(has_ended(|| reader.read(0, 4096).is_err()), "nobody sees what will not be there");
     wait_until("the journal has failed", PATIENCE, || journal.status().failed.is_some());
     let before = read_backend(&*disk, 0, 16 * MIB);
     assert_eq!(taken_over(server.runtime.volumes()), ["v"]);

@@ -7,7 +7,8 @@ use super::overview::{benefit, state};
 use crate::client::gather;
 use crate::client::sentences::{self, mode_note};
 use forebay_api::{
-    GeometrySource, LatencySummary, LearnState, PinState, SavedStatus, VolumeStatus, WarmUpState,
+    DurabilityClass, GeometrySource, LatencySummary, LearnState, PinState, SavedStatus,
+    VolumeStatus, WarmUpState,
 };
 use forebay_terminal::page::{Page, Piece, Style, padded, right};
 use forebay_terminal::units::{bytes, compact, count, duration, latency_us, micros, percent};
@@ -120,6 +121,7 @@ fn writeback(volume: &VolumeStatus, page: &mut Page) {
         page.field("mode", note);
     }
     page.field("protection", protection(volume));
+    page.field("class", class(volume));
     if let Some(saved) = &volume.saved {
         page.field("image", image(saved));
     }
@@ -215,6 +217,34 @@ fn protection(volume: &VolumeStatus) -> String {
         text += ", a crash may lose writes";
     }
     text
+}
+
+/// What would be lost with the host.
+fn class(volume: &VolumeStatus) -> String {
+    let class = volume.class;
+    let lost = match class {
+        DurabilityClass::Through => "nothing is lost with this host: the disk has every write",
+        DurabilityClass::Shared if volume.durability.as_deref() == Some("flush") => {
+            "nothing that was flushed is lost with this host: another one can take over disk and \
+             journal"
+        }
+        DurabilityClass::Shared => {
+            "nothing is lost with this host: another one can take over disk and journal"
+        }
+        DurabilityClass::Local => {
+            let mut limits = volume.settings.pairs();
+            let limit =
+                limits.find(|(setting, value)| setting.key == "loss-limit" && *value != "off");
+            let limit = limit.map(|(_, value)| value);
+            let most = limit.map(|limit| format!(", at most {limit}")).unwrap_or_default();
+            let left = match volume.ordered {
+                true => "; the disk alone has an older state without gaps",
+                false => "",
+            };
+            return format!("{class}: dirty data is lost with this host{most}{left}");
+        }
+    };
+    format!("{class}: {lost}")
 }
 
 /// What a crash would leave of a volume in memory.

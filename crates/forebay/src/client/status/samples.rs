@@ -31,6 +31,7 @@ pub(crate) fn database() -> VolumeStatus {
         mode: Mode::WriteBack,
         effective_mode: Mode::WriteBack,
         protection: "journal".into(),
+        class: forebay_api::DurabilityClass::Local,
         journal: Some("/dev/nvme0n1p4".into()),
         durability: Some("ack".into()),
         prefetch: true,

@@ -1,10 +1,10 @@
 //! Adds volumes: opens a disk with its journal, and hands both to the runtime.
 
+use super::ownership::Ownership;
 use super::{Daemon, monitors, moves, problem};
 use crate::report::problem as problem_of;
 use crate::serve::calibrations::Disk;
 use crate::serve::changes::log_frozen;
-use crate::serve::check::check_reserved;
 use crate::serve::journals::StoreAccess;
 use crate::serve::vault;
 use forebay_api::{ErrorKind, Problem};
@@ -31,6 +31,10 @@ impl Opening<'_> {
 
 /// Adds a volume of the configuration, or has it tried again later if it is not required.
 pub(super) fn add_configured(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Problem> {
+    if spec.config.standby {
+        daemon.missing.stand_by(spec);
+        return Ok(());
+    }
     match add(daemon, spec.clone(), &Opening::of(daemon)) {
         Err(problem) if spec.config.nofail => {
             daemon.missing.wait_for(spec, &problem);
@@ -64,6 +68,7 @@ pub(in crate::serve) fn add(
     let lease = daemon.journals.lease();
     let (journal, first) = daemon.journals.to_begin_with(&daemon.runtime, &spec, access)?;
     let wanted = std::mem::replace(&mut spec, first);
+    let ownership = Ownership::of(daemon, &spec, &backend)?;
     let size = Size(backend.description().size_bytes());
     let geometry = geometry(daemon, &spec, backend.description());
     let medium = backend.medium();
@@ -82,6 +87,8 @@ pub(in crate::serve) fn add(
         journal,
         vault: vault::of_volume(daemon.runtime.volumes().protectors().vault().as_ref(), &spec),
         accept_disk: daemon.journals.accepts_disk_of(&spec.name),
+        has_other_owner: ownership.has_other_owner,
+        on_recovered: ownership.on_recovered,
     };
     if let Err(error) = daemon.runtime.volumes().add(settings) {
         list_half_added(daemon, spec);
@@ -108,8 +115,6 @@ pub(in crate::serve) fn add(
 fn check_new(daemon: &Daemon, spec: &VolumeSpec) -> Result<(), Problem> {
     check_name(daemon, &spec.name)?;
     check_tls(daemon, spec)?;
-    let keeper = daemon.state().config.keeper;
-    check_reserved(spec, keeper)?;
     check_shared_journal(daemon, spec)?;
     let has_vault = daemon.runtime.volumes().protectors().vault().is_some();
     spec.check_ups(&daemon.state().config.ups.upses, has_vault)

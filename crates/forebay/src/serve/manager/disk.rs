@@ -2,7 +2,7 @@
 
 use super::{Daemon, missing, problem};
 use crate::serve::changes::reporter;
-use forebay_api::{Problem, VolumeSize, VolumeStatus};
+use forebay_api::{MissingVolume, Problem, VolumeSize, VolumeStatus};
 use forebay_control::{DiskManager, ProgressFn};
 
 /// The disks of a server's volumes.
@@ -24,6 +24,12 @@ impl DiskManager for VolumeDisks<'_> {
         missing::take_over(self.0, name)?;
         self.0.log_ratio();
         self.0.volume_status(name)
+    }
+
+    fn stand_by(&self, name: &str, progress: ProgressFn<'_>) -> Result<MissingVolume, Problem> {
+        let missing = missing::stand_by(self.0, name, progress)?;
+        self.0.log_ratio();
+        Ok(missing)
     }
 
     fn resize(&self, name: &str) -> Result<VolumeSize, Problem> {

@@ -6,11 +6,13 @@
 
 use super::Daemon;
 use super::add::{self, Opening};
+use super::remove;
 use crate::report::sentence_of;
 use crate::serve::journals::StoreAccess;
 use crate::serve::periodic::Periodic;
 use forebay_api::{ErrorKind, MissingVolume, Problem};
 use forebay_config::VolumeSpec;
+use forebay_control::ProgressFn;
 use forebay_threads::Thread;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,8 +24,13 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
 
-/// How long a start waits for disks that do not answer, at least.
+/// How long a takeover waits for an attempt that is running.
+const ATTEMPT_WAIT: Duration = Duration::from_secs(20);
+
+/// How long a start waits for disks that are in use, at most.
 const START_WAIT: Duration = Duration::from_secs(5);
+/// How long a start waits for disks at all.
+const START_LIMIT: Duration = Duration::from_secs(6);
 
 /// When a volume is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +41,8 @@ enum DiskAttempt {
     Due(Instant, Duration),
     /// Never: another client has taken over the disk.
     Ended,
+    /// Never: it is to be taken over.
+    Standby,
 }
 
 #[derive(Clone)]
@@ -55,6 +64,7 @@ impl MissingDisk {
             seconds: self.since.elapsed().as_secs(),
             reason: self.reason.clone(),
             taken_over: self.attempt == DiskAttempt::Ended,
+            standby: self.attempt == DiskAttempt::Standby,
         }
     }
 }
@@ -105,10 +115,40 @@ impl MissingVolumes {
         self.enter(spec, Some(reason.to_owned()), DiskAttempt::Ended);
     }
 
+    /// Lists a volume that is served from a takeover on.
+    pub(super) fn stand_by(&self, spec: VolumeSpec) {
+        let reason = format!("on standby: `forebay takeover {}` serves it", spec.name);
+        tracing::info!(volume = %spec.name, "on standby");
+        self.enter(spec, Some(reason), DiskAttempt::Standby);
+    }
+
     fn enter(&self, spec: VolumeSpec, reason: Option<String>, attempt: DiskAttempt) {
         self.forget(&spec.name);
         let (since, pause) = (Instant::now(), RETRY_FIRST);
         self.list().push(MissingDisk { spec, since, reason, attempt, pause });
+    }
+
+    /// Claims a missing volume for an attempt, once one that is running has ended. Returns when it
+    /// would have been tried next; `None` if it is not missing.
+    ///
+    /// # Errors
+    /// The other attempt does not end.
+    fn claim(&self, name: &str) -> Result<Option<(VolumeSpec, DiskAttempt)>, Problem> {
+        let waited = self.ended.wait_timeout_while(self.list(), ATTEMPT_WAIT, |list| {
+            let mut named = list.iter().filter(|missing| missing.spec.name == name);
+            named.any(|missing| missing.attempt == DiskAttempt::Running)
+        });
+        let (mut list, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            let message = format!("volume '{name}': its disk is being opened, and does not answer");
+            let remedy = "check the disk, and repeat the command";
+            return Err(Problem::new(ErrorKind::Busy, message, remedy));
+        }
+        let found = list.iter_mut().find(|missing| missing.spec.name == name);
+        Ok(found.map(|missing| {
+            let former = std::mem::replace(&mut missing.attempt, DiskAttempt::Running);
+            (missing.spec.clone(), former)
+        }))
     }
 
     /// The volumes that are due, whose attempts begin.
@@ -167,16 +207,20 @@ pub(in crate::serve) fn add_all(
     specs: Vec<VolumeSpec>,
     in_use_wait: Duration,
 ) -> io::Result<()> {
+    // A disk that another host owns stays in use.
+    let in_use_wait = in_use_wait.min(START_WAIT);
     for spec in specs {
+        if spec.config.standby {
+            daemon.missing.stand_by(spec);
+            continue;
+        }
         daemon.missing.enter(spec.clone(), None, DiskAttempt::Running);
         attempt(daemon, spec, in_use_wait)?;
     }
-    let wait = in_use_wait.max(START_WAIT);
     let list = daemon.missing.list();
-    let waited = daemon
-        .missing
-        .ended
-        .wait_timeout_while(list, wait, |list| list.iter().any(|missing| missing.reason.is_none()));
+    let waited = daemon.missing.ended.wait_timeout_while(list, START_LIMIT, |list| {
+        list.iter().any(|missing| missing.reason.is_none())
+    });
     let (list, _) = waited.unwrap_or_else(PoisonError::into_inner);
     for missing in list.iter().filter(|missing| missing.reason.is_none()) {
         let (volume, disk) = (&missing.spec.name, &missing.spec.backing);
@@ -201,22 +245,53 @@ pub(in crate::serve) fn start(daemon: Arc<Daemon>) -> io::Result<Periodic> {
     })
 }
 
-/// Serves a volume that is missing, and ends what another host has of its stores.
+/// Serves a volume that is missing, and ends what another host has of its stores. Succeeds if it is
+/// served here already.
 ///
 /// # Errors
-/// The volume is not missing, or cannot be served.
+/// There is no such volume, or it cannot be served.
 pub(super) fn take_over(daemon: &Daemon, name: &str) -> Result<(), Problem> {
-    let found = daemon.missing.list().iter().find(|missing| missing.spec.name == name).cloned();
-    let Some(MissingDisk { spec, .. }) = found else {
-        if !daemon.state().volumes.iter().any(|spec| spec.name == name) {
-            return Err(Problem::unknown_volume(name));
-        }
-        let message = format!("volume '{name}' is served here already");
-        return Err(Problem::new(ErrorKind::VolumeExists, message, "nothing is to be done"));
+    let Some((spec, former)) = daemon.missing.claim(name)? else {
+        let is_served = daemon.state().volumes.iter().any(|spec| spec.name == name);
+        return if is_served { Ok(()) } else { Err(Problem::unknown_volume(name)) };
     };
     tracing::warn!(volume = name, disk = %spec.backing, "taking over a volume");
     let (access, disk) = (StoreAccess::TAKING_OVER, spec.clone());
-    add::add(daemon, disk, &Opening { access, is_wanted: &|| daemon.missing.has(&spec) })
+    let opening = Opening { access, is_wanted: &|| daemon.missing.has(&spec) };
+    add::add(daemon, disk, &opening).inspect_err(|_| {
+        // It is tried again as before: not at all if another host has taken it over.
+        let mut list = daemon.missing.list();
+        let missing = list.iter_mut().filter(|missing| missing.spec == spec);
+        missing.for_each(|missing| missing.attempt = former);
+        daemon.missing.ended.notify_all();
+    })
+}
+
+/// Ends the service of a volume, so that another host can take it over: its clients are
+/// disconnected, and its disk gets all of its data. Succeeds if it is on standby already.
+///
+/// # Errors
+/// There is no such volume, or its disk does not take its data.
+pub(super) fn stand_by(
+    daemon: &Daemon,
+    name: &str,
+    progress: ProgressFn<'_>,
+) -> Result<MissingVolume, Problem> {
+    let served = daemon.state().volumes.iter().find(|spec| spec.name == name).cloned();
+    let spec = match served {
+        Some(spec) => {
+            remove::remove(daemon, name, true, progress)?;
+            daemon.journals.close_if_unused(&daemon.runtime, &spec);
+            spec
+        }
+        None => {
+            let claimed = daemon.missing.claim(name)?;
+            claimed.ok_or_else(|| Problem::unknown_volume(name))?.0
+        }
+    };
+    daemon.missing.stand_by(spec);
+    let mut missing = daemon.missing.status().into_iter();
+    missing.find(|missing| missing.name == name).ok_or_else(|| Problem::unknown_volume(name))
 }
 
 /// Tries to add a volume, in a thread of its own.

@@ -6,7 +6,7 @@
 //! dump is unchanged, and the next start loads it again.
 
 use super::{Vault, VaultError, VaultPhase, VolumeVault};
-use crate::disk::{examine, places_to_compare};
+use crate::disk::{DiskTrust, examine, places_to_compare};
 use crate::journal::ReadAhead;
 use crate::protect::restore::Restorer;
 use crate::shared::{Shared, Volume};
@@ -98,7 +98,7 @@ impl Vault {
         (disk, internal_reads): (&dyn Backend, &InternalReads),
         used: &VolumeVault,
         pool: PoolState,
-        accept_disk: bool,
+        trust: DiskTrust,
     ) -> Result<VaultState, VaultError> {
         let Some(Held { entry, places, bytes, end, lacks, is_sealed, number }) =
             self.held_of(volume)
@@ -112,6 +112,7 @@ impl Vault {
         }
         // No lock is held: the disk may hang.
         let evidence = examine(&entry, &places, disk, used.identity, internal_reads);
+        let evidence = trust.judge(evidence);
         let vault = state_of(lacks.as_ref(), is_sealed);
         let decision = decide(ServeInputs {
             // The journal's records are checked when the volume is attached to the journal.
@@ -121,7 +122,7 @@ impl Vault {
             disk: evidence.identity(),
             has_clean_mark: false,
             accept_loss: used.accept_loss,
-            accept_disk,
+            accept_disk: trust.is_accepted,
         });
         let (name, to) = (self.name.clone(), disk.description());
         let fits = end <= to.size_bytes();

@@ -4,7 +4,7 @@ use super::*;
 use crate::rig::common::client::PATIENCE;
 use crate::rig::common::{GATHERS_ALL, before_lines_are_old, wait_until};
 use crate::rig::{self, MIB, config, lose, open_journal, volume};
-use crate::{Runtime, RuntimeConfig, Timeouts};
+use crate::{Runtime, RuntimeConfig, Timeouts, abandon_in_pool};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
 use forebay_frontend_nbd::NbdServer;
 use forebay_types::{DiskGeometry, Fault, IoResult};
@@ -374,4 +374,39 @@ fn dirty_lines_of_a_changed_disk_are_kept_until_the_operator_decides() {
     assert!(!resident(&fourth, 3) && resident(&fourth, 20));
     fourth.stop(|_| ()).unwrap();
     assert_eq!((on_disk(&disk, 3), on_disk(&disk, 20)), (78, 99));
+}
+
+#[test]
+fn what_a_former_owner_has_in_its_pool_is_void() {
+    let owned = |disk: &Arc<dyn Backend>, has_other_owner| VolumeSettings {
+        has_other_owner,
+        ..bare(disk, false)
+    };
+    let (disk, pool) = (device(4 * MIB), crate::new_pool_file().unwrap());
+    let first = bare_process(&pool, 64 * MIB);
+    first.volumes().add(bare(&disk, false)).unwrap();
+    (0..10).for_each(|line| write(&first, line, line as u8 + 1, false));
+    clean(&first);
+    first.pause().unwrap();
+    // Clean lines: nothing on the disk shows that somebody was there.
+    let second = bare_process(&pool, 64 * MIB);
+    second.volumes().add(owned(&disk, true)).unwrap();
+    assert!((0..10).all(|line| !resident(&second, line)));
+    write(&second, 20, 99, false);
+    second.pause().unwrap();
+    // Dirty ones: the operator decides, unless the journal has everything.
+    let third = bare_process(&pool, 64 * MIB);
+    let refused = third.volumes().add(owned(&disk, true)).unwrap_err();
+    assert!(refused.to_string().contains("another server has owned it since"), "{refused}");
+    assert_eq!(abandon_in_pool(third.volumes(), "v"), LINE_BYTES);
+    assert_eq!(third.unserved(), []);
+    let fails = |_| Err(std::io::Error::from(std::io::ErrorKind::StorageFull));
+    let unrecorded =
+        VolumeSettings { on_recovered: Some(Box::new(move || fails(()))), ..owned(&disk, false) };
+    let refused = third.volumes().add(unrecorded).unwrap_err();
+    assert!(refused.to_string().contains("cannot record that this host owns"), "{refused}");
+    third.volumes().add(owned(&disk, false)).unwrap();
+    assert_eq!(abandon_in_pool(third.volumes(), "v"), 0, "a served volume keeps its data");
+    third.stop(|_| ()).unwrap();
+    assert_eq!((on_disk(&disk, 3), on_disk(&disk, 20)), (4, 0));
 }

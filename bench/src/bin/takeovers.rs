@@ -1,0 +1,273 @@
+//! `takeovers`: two servers of one volume take it over from each other, through kills, freezes and
+//! wrong alarms, while clients write; every block is checked over the whole history.
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use forebay_bench::content::LoadRandom;
+use forebay_bench::site::client::{SiteClient, SiteClients};
+use forebay_bench::site::node::{Node, NodeSetup};
+use forebay_bench::site::register::{self, BLOCK_BYTES, BlockRegister};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The name of the volume.
+const VOLUME: &str = "v";
+
+/// Have two servers take one volume over from each other while clients write, and check that no
+/// acknowledged write is lost. The disk and the journal must be empty.
+#[derive(Parser)]
+struct TakeoverArgs {
+    /// Directory of the built programs.
+    #[arg(long, default_value = "target/release")]
+    programs: PathBuf,
+    /// An empty folder for the files of the servers.
+    #[arg(long)]
+    folder: PathBuf,
+    /// The volume's backing and settings on the first host, as `BACKING[,KEY=VALUE...]`.
+    #[arg(long)]
+    one: String,
+    /// The same on the second host, by default as on the first.
+    #[arg(long)]
+    two: Option<String>,
+    /// Words before each server's command, such as "unshare --pid --fork": another host has other
+    /// processes.
+    #[arg(long, default_value = "")]
+    wrapper: String,
+    /// Number of takeovers.
+    #[arg(long, default_value_t = 20)]
+    takeovers: u64,
+    /// Clients, each with its own blocks.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=32))]
+    clients: u32,
+    /// Blocks of 4 KiB.
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(32..=65536))]
+    blocks: u32,
+    /// Shell command that writes the content of the disk to its standard output, for a comparison
+    /// after the last server has stopped.
+    #[arg(long)]
+    fetch: Option<String>,
+    /// The same seed chooses the same faults.
+    #[arg(long, default_value_t = 1)]
+    seed: u32,
+}
+
+/// What happens to the owner before the other server takes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// The server is killed; its keeper, if it has one, starts it again.
+    Crash,
+    /// The host loses power.
+    PowerLoss,
+    /// The host is suspended, and continues after the takeover.
+    Sleep,
+    /// The host is suspended, and continues while it is taken over.
+    Nap,
+    /// Nothing: the detection is wrong.
+    None,
+}
+
+const FAULTS: [Fault; 5] = [Fault::Crash, Fault::PowerLoss, Fault::Sleep, Fault::Nap, Fault::None];
+
+fn main() -> ExitCode {
+    match run(&TakeoverArgs::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("takeovers: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &TakeoverArgs) -> Result<()> {
+    let setups = [&args.one, args.two.as_ref().unwrap_or(&args.one)].map(|volume| volume.clone());
+    let setups: Vec<NodeSetup> = setups
+        .into_iter()
+        .enumerate()
+        .map(|(host, volume)| NodeSetup {
+            programs: args.programs.clone(),
+            dir: args.folder.join(format!("host-{host}")),
+            volume: format!("{VOLUME}={volume},nofail=yes"),
+            // What survives a server is tested on one of them.
+            has_keeper: host == 0,
+            wrapper: args.wrapper.split_whitespace().map(str::to_owned).collect(),
+        })
+        .collect();
+    let mut nodes = Vec::new();
+    for setup in &setups {
+        nodes.push(Node::start(setup)?);
+    }
+    let site = SiteClients {
+        seed: args.seed,
+        volume: VOLUME.to_owned(),
+        sockets: nodes.iter().map(Node::socket).collect(),
+        tenure: AtomicU64::new(0),
+        started: Instant::now(),
+        is_over: AtomicBool::new(false),
+        answered: Mutex::new((0, Instant::now())),
+        stale_reads: AtomicU64::new(0),
+        acknowledged: AtomicU64::new(0),
+    };
+    let blocks = std::thread::scope(|scope| -> Result<Vec<(u32, BlockRegister)>> {
+        let clients: Vec<_> = (0..args.clients)
+            .map(|client| {
+                let blocks = (client..args.blocks).step_by(args.clients as usize);
+                let client = SiteClient::new(&site, u64::from(args.seed * 100 + client), blocks);
+                scope.spawn(|| {
+                    let ended = client.run();
+                    // The others need not go on after a failure.
+                    if ended.is_err() {
+                        site.is_over.store(true, Ordering::Release);
+                    }
+                    ended
+                })
+            })
+            .collect();
+        let times = take_over_repeatedly(args, &mut nodes, &site);
+        site.is_over.store(true, Ordering::Release);
+        let mut blocks = Vec::new();
+        for client in clients {
+            blocks.extend(client.join().map_err(|_| anyhow::anyhow!("a client panicked"))??);
+        }
+        show(&site, &mut times?);
+        Ok(blocks)
+    })?;
+    let owner = (site.tenure.load(Ordering::Acquire) % 2) as usize;
+    nodes[owner].stop()?;
+    let Some(fetch) = &args.fetch else { return Ok(()) };
+    let disk = Command::new("sh").args(["-c", fetch]).output()?;
+    ensure!(disk.status.success(), "{fetch}: {}", String::from_utf8_lossy(&disk.stderr));
+    for (block, register) in blocks {
+        let at = block as usize * BLOCK_BYTES;
+        let bytes = disk.stdout.get(at..at + BLOCK_BYTES).context("the disk is too small")?;
+        let found = register::generations(bytes, args.seed, block)?;
+        ensure!(
+            register.certain() == Some(found),
+            "the disk has generations {found:?} of block {block}, and clients had {register:?}"
+        );
+    }
+    println!("the disk has what clients have read");
+    Ok(())
+}
+
+/// Has the servers take over from each other. Returns for each time how long after the fault a
+/// client was served.
+fn take_over_repeatedly(
+    args: &TakeoverArgs,
+    nodes: &mut [Node],
+    site: &SiteClients,
+) -> Result<Vec<(Fault, Duration)>> {
+    let mut random = LoadRandom::new(u64::from(args.seed) << 32);
+    let mut times = Vec::new();
+    wait_for_service(site, 0)?;
+    for tenure in 1..=args.takeovers {
+        std::thread::sleep(Duration::from_millis(200 + random.below(1500)));
+        let fault = FAULTS[random.below(FAULTS.len() as u64) as usize];
+        let (former, next) = ((tenure as usize - 1) % 2, tenure as usize % 2);
+        let begun = Instant::now();
+        println!("{} ms: {fault:?}", site.started.elapsed().as_millis());
+        match fault {
+            Fault::Crash => nodes[former].kill_server()?,
+            Fault::PowerLoss => nodes[former].kill()?,
+            Fault::Sleep | Fault::Nap => nodes[former].freeze()?,
+            Fault::None => {}
+        }
+        let nap = Duration::from_millis(random.below(400));
+        std::thread::scope(|scope| -> Result<()> {
+            let (nodes, is_nap) = (&*nodes, fault == Fault::Nap);
+            let waking = scope.spawn(move || {
+                if is_nap {
+                    std::thread::sleep(nap);
+                    nodes[former].thaw()?;
+                }
+                anyhow::Ok(())
+            });
+            take_over(&nodes[next])?;
+            waking.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
+        })?;
+        site.tenure.store(tenure, Ordering::Release);
+        println!("{} ms: taken over", site.started.elapsed().as_millis());
+        let served = wait_for_service(site, tenure)?;
+        times.push((fault, served.duration_since(begun)));
+        println!("takeover {tenure}: {fault:?}, served after {:?}", served.duration_since(begun));
+        match fault {
+            Fault::Sleep => {
+                std::thread::sleep(Duration::from_millis(random.below(4000)));
+                nodes[former].thaw()?;
+            }
+            Fault::PowerLoss => nodes[former].reboot()?,
+            Fault::Crash | Fault::Nap | Fault::None => {}
+        }
+        if fault == Fault::Crash && former == 1 {
+            nodes[former].reboot()?;
+        }
+        wait_for_end(&nodes[former])?;
+    }
+    Ok(times)
+}
+
+/// Takes the volume over, also if the former server is just about to end.
+fn take_over(node: &Node) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let output = node.command(&["takeover", VOLUME])?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        println!("  a takeover was refused: {}", said.trim());
+        ensure!(Instant::now() < deadline, "the volume cannot be taken over: {said}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Waits until a client has been served in this tenure. Returns when that was.
+fn wait_for_service(site: &SiteClients, tenure: u64) -> Result<Instant> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let answered = *site.answered.lock().unwrap_or_else(|it| it.into_inner());
+        if answered.0 == tenure {
+            return Ok(answered.1);
+        }
+        ensure!(!site.is_over.load(Ordering::Acquire), "a client has failed");
+        ensure!(Instant::now() < deadline, "no client is served in tenure {tenure}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Waits until a former owner knows that it is one.
+fn wait_for_end(node: &Node) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let status = node.command(&["status", "--json"])?;
+        let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
+        if status["missing"].as_array().is_some_and(|missing| !missing.is_empty()) {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            bail!("a former owner does not end the volume: {status}");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn show(site: &SiteClients, times: &mut [(Fault, Duration)]) {
+    println!(
+        "{} writes acknowledged, none lost; {} reads from the memory of former owners were old",
+        site.acknowledged.load(Ordering::Relaxed),
+        site.stale_reads.load(Ordering::Relaxed)
+    );
+    times.sort_by_key(|(_, time)| *time);
+    for fault in FAULTS {
+        let of: Vec<Duration> =
+            times.iter().filter(|(of, _)| *of == fault).map(|(_, time)| *time).collect();
+        if let (Some(median), Some(worst)) = (of.get(of.len() / 2), of.last()) {
+            println!("{fault:?}: {} times, median {median:?}, worst {worst:?}", of.len());
+        }
+    }
+    if let (Some((_, median)), Some((_, worst))) = (times.get(times.len() / 2), times.last()) {
+        println!("all: {} takeovers, median {median:?}, worst {worst:?}", times.len());
+    }
+}

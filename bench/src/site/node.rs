@@ -1,0 +1,167 @@
+//! One host's server of a volume, which can be killed and frozen like a host.
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Timeout for the start and for ends.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How the server of a host is started.
+#[derive(Clone, Debug)]
+pub struct NodeSetup {
+    /// Directory of the built programs.
+    pub programs: PathBuf,
+    /// Directory for the files of this host.
+    pub dir: PathBuf,
+    /// The volume, as `forebay serve` takes it.
+    pub volume: String,
+    /// Whether its pool survives the server.
+    pub has_keeper: bool,
+    /// Words before the command, such as `unshare --pid --fork`.
+    pub wrapper: Vec<String>,
+}
+
+/// A running server, with everything that it has started in one process group.
+pub struct Node {
+    setup: NodeSetup,
+    child: Child,
+}
+
+impl Node {
+    /// Starts a server and waits until it answers.
+    ///
+    /// # Errors
+    /// If it does not start; the message has its output.
+    pub fn start(setup: &NodeSetup) -> Result<Self> {
+        std::fs::create_dir_all(&setup.dir)?;
+        let program = setup.programs.join("forebay");
+        let mut words = setup.wrapper.iter().map(Path::new).chain([&*program]);
+        let mut command = Command::new(words.next().context("no program")?);
+        command.args(words).args(["serve", "--memory", "64MiB"]);
+        command.args(["--keeper", if setup.has_keeper { "yes" } else { "no" }]);
+        command.arg("--state").arg(setup.dir.join("state"));
+        command.arg("--nbd").arg(format!("unix:{}", setup.dir.join("socket").display()));
+        command.args(["--volume", &setup.volume]);
+        let log = File::options().create(true).append(true).open(setup.dir.join("log"))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+        let child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+        let mut node = Self { setup: setup.clone(), child };
+        let deadline = Instant::now() + PATIENCE;
+        while !node.command(&["status", "--json"])?.status.success() {
+            if let Some(status) = node.child.try_wait()? {
+                bail!(
+                    "the server has ended with {status}: see {}",
+                    setup.dir.join("log").display()
+                );
+            }
+            ensure!(Instant::now() < deadline, "the server does not answer within {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(node)
+    }
+
+    /// Its NBD socket.
+    pub fn socket(&self) -> PathBuf {
+        self.setup.dir.join("socket")
+    }
+
+    /// Runs a `forebay` command against the server.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn command(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new(self.setup.programs.join("forebay"));
+        command.args(arguments).arg("--state").arg(self.setup.dir.join("state"));
+        command.output().with_context(|| format!("running {command:?}"))
+    }
+
+    fn signal_all(&self, signal: Signal) -> Result<()> {
+        Ok(kill_process_group(Pid::from_child(&self.child), signal)?)
+    }
+
+    /// Stops all processes of the host, as if it was suspended.
+    ///
+    /// # Errors
+    /// If they have ended.
+    pub fn freeze(&self) -> Result<()> {
+        self.signal_all(Signal::STOP)
+    }
+
+    /// Lets them continue.
+    ///
+    /// # Errors
+    /// If they have ended.
+    pub fn thaw(&self) -> Result<()> {
+        self.signal_all(Signal::CONT)
+    }
+
+    /// Kills the server alone: a keeper starts the next one.
+    ///
+    /// # Errors
+    /// If it is not found.
+    pub fn kill_server(&self) -> Result<()> {
+        self.signal_server(Signal::KILL)
+    }
+
+    /// Stops the server in order, with its keeper.
+    ///
+    /// # Errors
+    /// If it does not stop.
+    pub fn stop(&mut self) -> Result<()> {
+        self.signal_server(Signal::TERM)?;
+        let deadline = Instant::now() + PATIENCE;
+        while self.child.try_wait()?.is_none() {
+            ensure!(Instant::now() < deadline, "the server does not stop within {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn signal_server(&self, signal: Signal) -> Result<()> {
+        let mut server = self.child.id();
+        // The innermost process: wrapper, keeper, server.
+        loop {
+            let children = format!("/proc/{server}/task/{server}/children");
+            let children = std::fs::read_to_string(children).unwrap_or_default();
+            match children.split_whitespace().next() {
+                Some(child) => server = child.parse()?,
+                None => break,
+            }
+        }
+        let server = i32::try_from(server).ok().and_then(Pid::from_raw).context("no process")?;
+        Ok(kill_process(server, signal)?)
+    }
+
+    /// Kills everything, as a power failure of the host, and starts it again.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn reboot(&mut self) -> Result<()> {
+        self.kill()?;
+        *self = Self::start(&self.setup.clone())?;
+        Ok(())
+    }
+
+    /// Kills everything, as a power failure of the host.
+    ///
+    /// # Errors
+    /// If it cannot be waited for.
+    pub fn kill(&mut self) -> Result<()> {
+        // It may have ended by itself.
+        let _ = self.signal_all(Signal::KILL);
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // The test is over: failures are ignored.
+        let _ = self.kill();
+    }
+}

@@ -1,0 +1,260 @@
+//! What a host still has of a volume whose disk another server has owned meanwhile. The other
+//! server runs on the same machine, with a state directory of its own, while the first is frozen.
+
+use crate::common::client::{Client, PATIENCE};
+use crate::common::wait_until;
+use crate::crash::content;
+use crate::kept::reconnect;
+use crate::process::{Daemon, MIB, UNPROTECTED, make_file, on_one_line, run_forebay};
+use std::path::PathBuf;
+
+const LINE_BYTES: usize = 4096;
+
+/// A disk and a journal that remember their owners, and two hosts that reach them.
+struct Site {
+    shared: tempfile::TempDir,
+    here: tempfile::TempDir,
+    there: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let [shared, here, there] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        make_file(shared.path().join("disk.img"), 16 * MIB);
+        make_file(shared.path().join("journal.img"), 40 * MIB);
+        Self { shared, here, there }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.shared.path().join(name)
+    }
+
+    /// The name of a store that remembers its owners.
+    fn owned(&self, name: &str) -> String {
+        let (record, image) = (self.at(&format!("{name}.owners")), self.at(&format!("{name}.img")));
+        format!("owned(record={}):{}", record.display(), image.display())
+    }
+
+    fn volume(&self, settings: &str) -> String {
+        format!("disk={},{settings}", self.owned("disk"))
+    }
+
+    fn journaled(&self) -> String {
+        let journal = self.owned("journal");
+        self.volume(&format!("mode=write-back,protection=journal,journal={journal}"))
+    }
+
+    /// A server with a keeper on the first host. Line 1 has content 1 on the disk, and content 2,
+    /// which was acknowledged, in the pool. Line 2 is clean.
+    fn start_here(&self, volume: String) -> Daemon {
+        let daemon = Daemon::start_kept(self.here.path(), "auto", "64MiB", &[volume]);
+        let mut client = daemon.client("disk");
+        write(&mut client, 1, 1);
+        write(&mut client, 2, 1);
+        assert_eq!(daemon.run(&["volume", "flush", "disk"]).0, Some(0));
+        write(&mut client, 1, 2);
+        daemon
+    }
+
+    /// While the first host's server is dead and its keeper sleeps, a server on the second host
+    /// writes content 3 to line 2, after it has seen `seen` in line 1.
+    fn serve_there(&self, here: &Daemon, volume: String, seen: u64) {
+        here.freeze();
+        let server = here.server();
+        here.kill_server();
+        wait_until("the disk is free", PATIENCE, || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.as_raw_nonzero()));
+            stat.is_ok_and(|stat| stat.rsplit_once(')').unwrap().1.starts_with(" Z"))
+        });
+        let there = Daemon::start(self.there.path(), "auto", "64MiB", &[volume]);
+        let mut client = there.client("disk");
+        assert_eq!(read(&mut client, 1), content(1, seen));
+        write(&mut client, 2, 3);
+        drop(client);
+        there.stop();
+        here.thaw();
+    }
+}
+
+fn write(client: &mut Client, line: u64, version: u64) {
+    client.write(line * LINE_BYTES as u64, &content(line, version)).unwrap();
+}
+
+fn read(client: &mut Client, line: u64) -> Vec<u8> {
+    client.read(line * LINE_BYTES as u64, LINE_BYTES as u64).unwrap()
+}
+
+#[test]
+fn the_pool_of_a_former_owner_is_dropped_when_the_journal_was_with_the_disk() {
+    let site = Site::new();
+    let here = site.start_here(site.journaled());
+    site.serve_there(&here, site.journaled(), 2);
+    let mut client = reconnect(&here);
+    assert_eq!((read(&mut client, 1), read(&mut client, 2)), (content(1, 2), content(2, 3)));
+    assert!(here.log().contains("another server has owned the disk"), "{}", here.log());
+    drop(client);
+    here.stop();
+    let disk = std::fs::read(site.at("disk.img")).unwrap();
+    let line = |line: usize| &disk[line * LINE_BYTES..][..LINE_BYTES];
+    assert_eq!((line(1), line(2)), (&*content(1, 2), &*content(2, 3)));
+}
+
+#[test]
+fn dirty_data_in_the_pool_of_a_former_owner_is_not_written_over_newer_data() {
+    let site = Site::new();
+    let volume = format!("{},nofail=yes", site.volume(UNPROTECTED));
+    let here = site.start_here(volume);
+    site.serve_there(&here, site.volume(UNPROTECTED), 1);
+    let said = "another server has owned it since";
+    wait_until("the next server says why it does not serve the volume", PATIENCE, || {
+        on_one_line(&here.run(&["status"]).1).contains(said)
+    });
+    let disk = std::fs::read(site.at("disk.img")).unwrap();
+    assert_eq!(&disk[LINE_BYTES..][..LINE_BYTES], content(1, 1));
+    assert_eq!(&disk[2 * LINE_BYTES..][..LINE_BYTES], content(2, 3));
+    // It holds data that no disk has, and would not stop.
+    here.freeze();
+    here.kill_server();
+    here.kill();
+}
+
+#[test]
+fn the_records_of_a_former_owners_own_journal_are_not_written_over_newer_data() {
+    let site = Site::new();
+    let journal = site.here.path().join("journal.img");
+    make_file(&journal, 40 * MIB);
+    let settings =
+        format!("mode=write-back,protection=journal,journal={},nofail=yes", journal.display());
+    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[site.volume(&settings)]);
+    let mut client = here.client("disk");
+    write(&mut client, 1, 2);
+    drop(client);
+    here.kill();
+    // The other server changes so little that no sample of the disk would show it.
+    let there =
+        Daemon::start(site.there.path(), "auto", "64MiB", &[site.volume("mode=write-through")]);
+    write(&mut there.client("disk"), 1, 3);
+    there.stop();
+    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[site.volume(&settings)]);
+    let text = on_one_line(&here.run(&["status"]).1);
+    assert!(text.contains("another server has owned it since"), "{text}");
+    here.stop();
+    let (state, journal) = (site.here.path().join("state"), journal.display().to_string());
+    let (state, disk) = (state.display().to_string(), site.owned("disk"));
+    let apply = ["rescue", "apply", "--state", &state, &journal, "--volume", "disk", "--to", &disk];
+    let (code, text) = run_forebay(site.here.path(), &apply);
+    assert!(code == Some(1) && text.contains("another server has owned it since"), "{text}");
+    let disk = std::fs::read(site.at("disk.img")).unwrap();
+    assert_eq!(&disk[LINE_BYTES..][..LINE_BYTES], content(1, 3));
+}
+
+#[test]
+fn a_server_that_nobody_followed_goes_on_with_its_pool_and_its_journal() {
+    let site = Site::new();
+    let here = site.start_here(site.volume(UNPROTECTED));
+    for _ in 0..2 {
+        here.kill_server();
+        assert_eq!(read(&mut reconnect(&here), 1), content(1, 2));
+        // The keeper counts shorter runs as early exits and would give up.
+        std::thread::sleep(std::time::Duration::from_millis(600));
+    }
+    here.stop();
+    let site = Site::new();
+    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[site.journaled()]);
+    write(&mut here.client("disk"), 1, 2);
+    here.kill();
+    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[site.journaled()]);
+    assert_eq!(read(&mut here.client("disk"), 1), content(1, 2));
+    here.stop();
+}
+
+#[test]
+fn a_volume_on_standby_is_served_from_a_takeover_on_and_until_it_stands_by_again() {
+    let site = Site::new();
+    let volume = format!("{},standby=yes", site.journaled());
+    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[volume]);
+    let status = here.status();
+    assert_eq!(status["missing"][0]["standby"], true, "{status}");
+    assert!(!here.run(&["status"]).1.contains("not served"), "it is no problem");
+    // Twice each: who calls it may not know what is so.
+    for _ in 0..2 {
+        let (code, text) = here.run(&["takeover", "disk"]);
+        assert_eq!(code, Some(0), "{text}");
+    }
+    let mut client = here.client("disk");
+    write(&mut client, 1, 2);
+    assert_eq!(here.status()["volumes"][0]["class"], "shared");
+    for _ in 0..2 {
+        let (code, text) = here.run(&["standby", "disk"]);
+        assert_eq!(code, Some(0), "{text}");
+    }
+    let disk = std::fs::read(site.at("disk.img")).unwrap();
+    assert_eq!(&disk[LINE_BYTES..][..LINE_BYTES], content(1, 2));
+    assert_eq!(here.status()["missing"][0]["standby"], true);
+    // Another server may have it now.
+    let there = Daemon::start(site.there.path(), "auto", "64MiB", &[site.journaled()]);
+    assert_eq!(read(&mut there.client("disk"), 1), content(1, 2));
+    there.stop();
+    for (command, part) in [("takeover", "no volume 'other'"), ("standby", "no volume 'other'")] {
+        let (code, text) = here.run(&[command, "other"]);
+        assert!(code == Some(1) && text.contains(part), "{text}");
+    }
+    here.stop();
+}
+
+#[test]
+fn a_server_whose_disk_has_another_owner_ends_the_volume() {
+    let site = Site::new();
+    let volume = site.volume(UNPROTECTED);
+    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[volume]);
+    write(&mut here.client("disk"), 1, 2);
+    std::fs::write(site.at("disk.owners"), "77").unwrap();
+    wait_until("the volume has ended", PATIENCE, || {
+        on_one_line(&here.run(&["status"]).1).contains("another client has taken over its disk")
+    });
+    here.stop();
+    let disk = std::fs::read(site.at("disk.img")).unwrap();
+    assert_eq!(&disk[LINE_BYTES..][..LINE_BYTES], [0; LINE_BYTES]);
+}
+
+/// Runs the resource agent of Pacemaker. Returns its exit code.
+fn agent(action: &str, volume: &str, state: &std::path::Path) -> Option<i32> {
+    let agent = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/pacemaker/forebay");
+    let mut command = std::process::Command::new(agent);
+    command.arg(action).env("OCF_RESKEY_program", env!("CARGO_BIN_EXE_forebay"));
+    command.env("OCF_RESKEY_volume", volume).env("OCF_RESKEY_state", state);
+    let output = crate::process::output_of(&mut command);
+    output.status.code()
+}
+
+#[test]
+fn the_resource_agent_serves_a_volume_where_the_cluster_wants_it() {
+    let site = Site::new();
+    let state = site.here.path().join("state");
+    let [ok, failed, not_configured, not_running] = [0, 1, 6, 7].map(Some);
+    assert_eq!(agent("monitor", "disk", &state), not_running, "no server");
+    assert_eq!(agent("stop", "disk", &state), ok, "nothing is to be stopped");
+    assert_eq!(agent("start", "disk", &state), failed);
+    let volume = format!("{},standby=yes", site.journaled());
+    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[volume]);
+    for (action, code) in [
+        ("meta-data", ok),
+        ("validate-all", ok),
+        ("monitor", not_running),
+        ("start", ok),
+        ("start", ok),
+        ("monitor", ok),
+        ("stop", ok),
+        ("stop", ok),
+        ("monitor", not_running),
+        ("promote", Some(3)),
+    ] {
+        assert_eq!(agent(action, "disk", &state), code, "{action}");
+    }
+    assert_eq!(agent("start", "other", &state), failed);
+    assert_eq!(agent("validate-all", "", &state), not_configured);
+    here.freeze();
+    assert_eq!(agent("monitor", "disk", &state), failed, "a server that hangs");
+    here.thaw();
+    here.stop();
+}
