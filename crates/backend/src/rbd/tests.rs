@@ -5,7 +5,7 @@ use super::*;
 use crate::{Blocking, conformance};
 use forebay_types::Fault;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -165,11 +165,8 @@ fn tool_ceph_image_is_held() {
 /// The name of the image to be held.
 const HELD: &str = "FOREBAY_CEPH_HELD";
 
-#[test]
-#[ignore = "needs a Ceph cluster"]
-fn tool_ceph_lock_of_a_killed_process_is_broken_at_once() {
-    let Some(cluster) = Cluster::get() else { return };
-    let image = cluster.image("16M", &[]);
+/// Has another process open an image, and keep it open.
+fn hold(image: &TestImage<'_>) -> Child {
     let mut holder = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "rbd::tests::tool_ceph_image_is_held", "--ignored", "--nocapture"])
         .env(HELD, image.name())
@@ -178,10 +175,48 @@ fn tool_ceph_lock_of_a_killed_process_is_broken_at_once() {
         .unwrap();
     let lines = BufReader::new(holder.stdout.take().unwrap()).lines();
     assert!(lines.map_while(Result::ok).any(|line| line.contains("held")));
+    holder
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster"]
+fn tool_ceph_image_of_a_living_process_is_taken_over() {
+    let Some(cluster) = Cluster::get() else { return };
+    let image = cluster.image("16M", &[]);
+    let mut holder = hold(&image);
+    assert!(matches!(image.open(), Err(RbdError::Locked { .. })));
+    let taking = OpenOptions { takes_over: true, ..OpenOptions::default() };
+    let backend = RbdBackend::open(&image.name(), &taking).unwrap();
+    let tenure = backend.tenure().unwrap();
+    assert_eq!(tenure.former.len(), 1, "that of the holder");
+    Blocking::new(&backend).write(0, &[7; 4096], true).unwrap();
+    let shut_out = cluster.run("ceph", &["osd", "blocklist", "ls"]);
+    let year = shut_out.lines().filter_map(|line| line.split_whitespace().nth(1)?.get(..4)).max();
+    let now = String::from_utf8(Command::new("date").arg("+%Y").output().unwrap().stdout).unwrap();
+    assert!(year.unwrap() > now.trim(), "{shut_out}");
+    // The next opening follows this one, until the image is told that nobody needs that.
+    drop(backend);
+    let next = image.open().unwrap().tenure().unwrap();
+    assert_eq!(next.former, [vec![tenure.own], tenure.former].concat());
+    let settled = image.open().unwrap();
+    settled.settle_tenure().unwrap();
+    let own = settled.tenure().unwrap().own;
+    drop(settled);
+    assert_eq!(image.open().unwrap().tenure().unwrap().former, [own]);
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster"]
+fn tool_ceph_lock_of_a_killed_process_is_broken_at_once() {
+    let Some(cluster) = Cluster::get() else { return };
+    let image = cluster.image("16M", &[]);
+    let mut holder = hold(&image);
     let text = message(&image.name());
     let process = format!("(process {} of Forebay on ", holder.id());
     assert!(text.contains("is locked by the client at 127.0.0.1:0/"), "{text}");
-    assert!(text.contains(&process) && text.contains("rbd lock rm"), "{text}");
+    assert!(text.contains(&process) && text.contains("forebay takeover"), "{text}");
     let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
     let error = RbdBackend::open(&image.name(), &read_only).err().unwrap();
     assert!(matches!(error, RbdError::Locked { .. }), "{error}");
