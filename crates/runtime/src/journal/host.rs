@@ -21,6 +21,9 @@ pub(crate) trait JournalHost: Send + Sync {
     /// Starts to restore the sectors of a volume that were lost in memory and that the log holds.
     fn regain(self: Arc<Self>, journal: &Arc<Journal>, number: u16, volume: VolumeId);
 
+    /// Ends the I/O of volumes that cannot continue without their journal, which has failed.
+    fn end_without_journal(&self, volumes: &[VolumeId]);
+
     /// The share of the disks that background work may take.
     fn disk_share(&self) -> BackgroundShare;
 }

@@ -7,6 +7,7 @@ use forebay_engine::Answer;
 use forebay_types::{BackgroundShare, IoError, VolumeId};
 use forebay_volume::worker_of;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl JournalHost for Shared {
     fn answer(&self, answer: Answer) {
@@ -32,6 +33,12 @@ impl JournalHost for Shared {
 
     fn regain(self: Arc<Self>, journal: &Arc<Journal>, number: u16, volume: VolumeId) {
         regain::start(Arc::downgrade(&self), journal, number, volume);
+    }
+
+    fn end_without_journal(&self, volumes: &[VolumeId]) {
+        for volume in volumes.iter().filter_map(|&id| self.volume(id)) {
+            volume.has_lost_journal.store(true, Ordering::Release);
+        }
     }
 
     fn disk_share(&self) -> BackgroundShare {
