@@ -208,6 +208,12 @@ pub trait Backend: Send + Sync {
         self.below().map_or(Ok(()), |below| below.settle_tenure())
     }
 
+    /// Whether another host can take over the store: what this host alone records about the content
+    /// says nothing to that. Never blocks.
+    fn is_shared(&self) -> bool {
+        self.below().is_some_and(|below| below.is_shared())
+    }
+
     /// Reads the size of the store again, in bytes, which consists of whole blocks of the store and
     /// of `block_bytes`, a power of two. I/O can reach a part that is new once it is made known by
     /// [`DiskSize::grow`], in the description of this store or of a layer over it. May block.

@@ -25,10 +25,12 @@ pub struct JournalState<B> {
     /// The log. The driver executes its writes, and reports them here.
     pub log: Log<B, PartId>,
     /// Counts what retentions left in the journal.
-    pub(crate) kept: KeptStatus,
+    kept: KeptStatus,
     /// Numbers of the volumes that are served. Once the log has failed, their writes may be
     /// acknowledged without it.
     serving: Vec<u16>,
+    /// Numbers of the volumes that end without their disks.
+    ended: Vec<u16>,
     /// The failure of the log is recorded outside of the journal.
     is_failure_recorded: bool,
     /// Answers to parts that waited for the log.
@@ -39,13 +41,18 @@ pub struct JournalState<B> {
 impl<B: AsRef<[u8]> + AsMut<[u8]>> JournalState<B> {
     /// A journal with this log, which serves no volume yet.
     pub fn new(log: Log<B, PartId>) -> Self {
-        let (serving, answers, notifications, kept) = Default::default();
-        Self { log, kept, serving, is_failure_recorded: false, answers, notifications }
+        let (serving, ended, answers, notifications, kept) = Default::default();
+        Self { log, kept, serving, ended, is_failure_recorded: false, answers, notifications }
     }
 
     /// Data that checkpoints left in the journal because a disk did not take it.
     pub const fn kept(&self) -> KeptStatus {
         self.kept
+    }
+
+    /// The same, to be counted in.
+    pub(crate) const fn kept_mut(&mut self) -> &mut KeptStatus {
+        &mut self.kept
     }
 
     /// Whether the journal has failed and that is recorded: its records are void.
@@ -61,6 +68,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> JournalState<B> {
     /// Requests a permit to record a write. [`LogAdmission::Failed`] means that the journal is
     /// abandoned; until then, the part waits.
     pub fn admit(&mut self, number: u16, part: &Part) -> LogAdmission {
+        if self.is_ended(number) {
+            return LogAdmission::Failed;
+        }
         if !self.log.invalidate_samples(number, part.range, part.id) {
             return LogAdmission::Wait;
         }
@@ -101,6 +111,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> JournalState<B> {
         pieces: impl Iterator<Item = &'a [u8]>,
     ) -> Option<Answer> {
         let part = request.part;
+        if self.is_ended(number) {
+            if matches!(request.kind, JournalOp::Write { .. }) {
+                self.log.withdraw();
+            }
+            return Some(Answer { part, outcome: Outcome::JournalFailed });
+        }
         let entry = |kind| LogEntry { kind, volume: number, range: request.range };
         let kind = match request.kind {
             JournalOp::Write { wait, .. } => {
@@ -190,10 +206,28 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> JournalState<B> {
         self.log.end_restore(number);
     }
 
+    /// Records nothing more of a volume, and voids nothing: another host has its disk, and what
+    /// this one still does goes nowhere. To the volume, the journal has failed.
+    pub fn end(&mut self, number: u16) {
+        self.ended.push(number);
+    }
+
+    /// Whether a volume ends without its disk.
+    pub(crate) fn is_ended(&self, number: u16) -> bool {
+        self.ended.contains(&number)
+    }
+
+    /// Ends a checkpoint of a volume. That of a volume that ends frees nothing.
+    pub fn end_checkpoint(&mut self, number: u16, result: IoResult) {
+        let result = if self.is_ended(number) { Err(IoError::Shutdown) } else { result };
+        self.log.end_checkpoint(number, result);
+    }
+
     /// Serves a volume no longer. Returns whether its records in the journal are void.
     pub fn withdraw_volume(&mut self, number: u16) -> bool {
         let is_void = self.is_failure_recorded && self.serving.contains(&number);
         self.serving.retain(|&other| other != number);
+        self.ended.retain(|&other| other != number);
         is_void
     }
 

@@ -141,6 +141,10 @@ impl Retention {
         if let Some(error) = journal.log.failed() {
             self.stage = Stage::Ended(Err(error));
         }
+        // What the disk seems to have taken went nowhere.
+        if journal.is_ended(self.number) {
+            self.stage = Stage::Ended(Err(IoError::Shutdown));
+        }
         if let Stage::Durable { end } = self.stage
             && is_durable_before(&journal.log, end) == Ok(true)
             && journal.log.is_membership_recorded()
@@ -169,6 +173,8 @@ impl Retention {
         result: IoResult,
     ) {
         assert!(std::mem::take(&mut self.is_flushing), "a flush was asked for");
+        let is_ended = journal.is_ended(self.number);
+        let result = if is_ended { Err(IoError::Shutdown) } else { result };
         self.stage = match (self.stage, result) {
             // The disk has taken everything meanwhile. Pending records do not matter: a full log
             // may be unable to write them before this checkpoint ends.
@@ -191,7 +197,7 @@ impl Retention {
 
     fn fenced<B: AsRef<[u8]> + AsMut<[u8]>>(&self, journal: &mut JournalState<B>) -> Stage {
         let is_fenced = fence(journal, self.number, self.since, &self.lines);
-        journal.kept.fences += u64::from(is_fenced);
+        journal.kept_mut().fences += u64::from(is_fenced);
         Stage::Ended(Err(IoError::Io))
     }
 
@@ -206,6 +212,10 @@ impl Retention {
         line: &[u8],
     ) {
         let Stage::Copy { next, .. } = self.stage else { unreachable!("no line was asked for") };
+        if journal.is_ended(self.number) {
+            self.stage = Stage::Ended(Err(IoError::Shutdown));
+            return;
+        }
         let stuck = self.lines[next];
         if lost != 0 {
             // A lost sector is neither recorded again nor on the disk.
@@ -229,7 +239,7 @@ impl Retention {
             let entry = LogEntry { kind: RecordKind::Write, volume: self.number, range };
             let is_taken = journal.log.append(entry, [bytes].into_iter(), None);
             assert!(is_taken, "the record was admitted");
-            journal.kept.forward_bytes += range.len;
+            journal.kept_mut().forward_bytes += range.len;
         }
         self.is_all &= dirty & stuck.dirty == stuck.dirty;
         self.stage = match next + 1 < self.lines.len() {

@@ -1,7 +1,7 @@
 //! What a disk did not take stays in the journal, and an adopted pool is recorded again: the steps
 //! of [`Retention`] and [`RecordAgain`], and the log that a start finds after them.
 
-use forebay_engine::{LineKey, PartId};
+use forebay_engine::{JournalOp, JournalRequest, LineKey, Outcome, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
 use forebay_journal::{Log, LogAdmission, LogEntry, ReadAt, pieces_to_restore, recover};
 use forebay_protect::{
@@ -277,4 +277,38 @@ fn starts_on_an_adopted_pool_do_not_fill_the_log() {
         assert_eq!(again.poll(&rig.journal), end, "start {start}");
         assert_eq!(rig.restored(line(1))[..2], [Some(NEW); 2]);
     }
+}
+
+/// Another host has the disk of the volume, and not yet the journal.
+#[test]
+fn a_volume_that_ends_without_its_disk_voids_none_of_its_records() {
+    let mut rig = Rig::with_old_records();
+    assert!(rig.journal.log.begin_checkpoint().is_some());
+    let mut copying = rig.flushed(&[stuck(1, 0b1, 0)]);
+    let mut flushing = rig.retention(&[stuck(1, 0b1, 0)]);
+    assert_eq!(flushing.poll(&rig.journal), RetentionStep::FlushDisk);
+    rig.journal.end(rig.number);
+    // What the volume writes goes nowhere, and succeeds.
+    flushing.handle_flush(&mut rig.journal, Ok(()));
+    copying.handle_line(&mut rig.journal, 0, 0, &[]);
+    for mut retention in [flushing, copying] {
+        let end = RetentionStep::End(Err(IoError::Shutdown));
+        assert_eq!(retention.poll(&rig.journal), end);
+    }
+    rig.journal.end_checkpoint(rig.number, Ok(()));
+    let range = ByteRange::new(LINE_BYTES, LINE_BYTES);
+    let forget =
+        JournalRequest { part: PartId(1), volume: VolumeId(0), range, kind: JournalOp::Forget };
+    let answer = rig.journal.record(rig.number, &forget, std::iter::empty());
+    assert_eq!(answer.map(|answer| answer.outcome), Some(Outcome::JournalFailed));
+    rig.write_log();
+    let (old, none) = (Some(OLD), None);
+    assert_eq!(rig.restored(line(1)), [old, old, none, none, none, none, none, none]);
+    assert_eq!(rig.restored(line(2)), [old, none, none, none, none, none, none, none]);
+    // It comes back.
+    let _ = rig.journal.withdraw_volume(rig.number);
+    rig.journal.serve(rig.number);
+    assert!(rig.journal.record(rig.number, &forget, std::iter::empty()).is_none());
+    rig.write_log();
+    assert_eq!(rig.restored(line(1)), [none; 8]);
 }

@@ -48,7 +48,7 @@ enum Walked {
 impl OpenLog {
     /// Whether other hosts can take its devices over.
     pub(super) fn is_shared(&self) -> bool {
-        self.devices.iter().flatten().all(|device| device.tenure().is_some())
+        self.devices.iter().flatten().all(|device| device.is_shared())
     }
 
     /// Walks the log on a device and on its mirror, if given.

@@ -118,6 +118,9 @@ pub enum VolumeError {
     /// An addition of this volume has failed and could not be undone.
     #[error("an earlier addition of volume '{0}' failed, and could not be undone")]
     HalfAdded(String),
+    /// Another host has taken over disk or journal while the volume was added.
+    #[error("another host has taken over the disk or the journal of volume '{0}' meanwhile")]
+    TakenOver(String),
     /// Another volume has the disk.
     #[error(
         "{backing} is already the backing store of volume '{volume}', and two caches of one disk \
@@ -436,6 +439,7 @@ impl Fault for VolumeError {
             Self::NameInUse(_) => {
                 Remedy::from("choose another name").or("remove that volume first")
             }
+            Self::TakenOver(_) => "take it over again, if it is to be served here".into(),
             Self::HalfAdded(_) => "remove it once its disk works, and add it again".into(),
             Self::BackingInUse { .. } => {
                 Remedy::from("name another disk").or("remove that volume first")

@@ -168,6 +168,10 @@ impl Backend for FileBackend {
         self.tenure.clone()
     }
 
+    fn is_shared(&self) -> bool {
+        self.reservation.is_some()
+    }
+
     fn check_presence(&self) -> Result<(), Displaced> {
         if self.reservation.as_ref().is_some_and(|reservation| lock(reservation).is_lost()) {
             self.store.note_conflict();

@@ -98,6 +98,10 @@ impl Backend for Owned {
         self.is_fenced.load(Ordering::Acquire)
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     fn tenure(&self) -> Option<Tenure> {
         Some(self.tenure.clone())
     }

@@ -163,6 +163,11 @@ impl Backend for RbdBackend {
         ImageLock(self.image()).settle_tenure()
     }
 
+    /// An image that is served for reading only is not locked.
+    fn is_shared(&self) -> bool {
+        !self.description.read_only
+    }
+
     fn measure(&self, block_bytes: u32) -> Result<u64, MeasureError> {
         let name = self.description.name.clone();
         let size_bytes = self

@@ -390,7 +390,7 @@ impl Journals {
         }
         let devices: Vec<_> = devices.into_iter().flatten().collect();
         let media = JournalMedia {
-            is_shared: devices.iter().all(|device| device.tenure().is_some()),
+            is_shared: devices.iter().all(|device| device.is_shared()),
             devices: devices.iter().map(|device| device.medium()).collect(),
         };
         self.media.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), media);

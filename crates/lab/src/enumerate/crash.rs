@@ -18,12 +18,13 @@
 use super::journal::{Recovered, Refused};
 use super::machine::Writing;
 use super::rig::Rig;
-use super::store::{Disk, LogDevice};
+use super::store::Disk;
 use super::ups::Left;
-use super::work::SECTORS;
 use super::{Limits, Tally};
 use crate::harness::dice::Dice;
+use crate::harness::log_device::LogDevice;
 use crate::harness::oracle::Crash;
+use crate::harness::places::SECTORS;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 

@@ -3,26 +3,19 @@
 
 use super::faults::{FaultKind, Faults};
 use super::machine::{EnumeratedMachine, Journal, Writing};
-use super::store::LogDevice;
-use super::work::{ProtectedBy, SECTORS, places};
+use super::work::ProtectedBy;
 use crate::harness::Sabotage;
-use crate::harness::journal::{Restored, read_piece, record};
+use crate::harness::journal::{GEOMETRY, Restored, SIZE_BYTES, buffers, read_piece, record};
+use crate::harness::log_device::LogDevice;
 use crate::harness::memory::payload_of;
+use crate::harness::places::{SECTORS, VOLUME_BYTES, places, sectors};
 use forebay_engine::{Answer, JournalRequest, Outcome, PartId};
-use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
+use forebay_format::journal::{JournalId, RecordKind};
 use forebay_journal::{Found, Log, LogAdmission, LogEntry, ReadAt, pieces_to_restore, recover};
 use forebay_protect::JournalState;
 use forebay_types::{IoResult, SECTOR_BYTES};
 
-const GEOMETRY: Geometry = Geometry { segment_bytes: 16 << 10, segments: 8 };
-const SIZE_BYTES: u64 = LOG_OFFSET + GEOMETRY.log_bytes();
-const BUFFER_BYTES: usize = 16 << 10;
-const BUFFERS: usize = 3;
 const IDENTITY: [u8; 32] = [1; 32];
-
-fn buffers() -> Vec<Vec<u8>> {
-    vec![vec![0; BUFFER_BYTES]; BUFFERS]
-}
 
 /// The log that a start finds on the journal's device.
 #[derive(Clone)]
@@ -131,7 +124,7 @@ impl Journal {
         let bytes = payload_of([stamp].into_iter());
         let granted = self.state.log.admit(self.number, SECTOR_BYTES, PartId(0));
         assert_eq!(granted, LogAdmission::Granted, "a nearly empty log has space");
-        let range = super::work::sectors(place as u64, 1);
+        let range = sectors(place as u64, 1);
         let entry = LogEntry { kind: RecordKind::Write, volume: self.number, range };
         assert!(self.state.log.append(entry, [&bytes[..]].into_iter(), None));
         write_all(&mut self.state, &mut self.device);
@@ -142,7 +135,7 @@ impl Journal {
         device: LogDevice,
         protected_by: ProtectedBy,
     ) -> Self {
-        let number = state.log.add_volume("volume", super::machine::VOLUME_BYTES, IDENTITY);
+        let number = state.log.add_volume("volume", VOLUME_BYTES, IDENTITY);
         Self {
             number: number.expect("there is one volume"),
             state,

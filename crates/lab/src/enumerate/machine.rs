@@ -4,13 +4,15 @@
 //! I/O in flight ends; until then it changes nothing.
 
 use super::faults::{FaultKind, Faults};
-use super::store::{Disk, LogDevice};
+use super::store::Disk;
 use super::ups::Ups;
-use super::work::{FIRST, ProtectedBy, SECTORS, places};
+use super::work::ProtectedBy;
 use crate::harness::Sabotage;
 use crate::harness::io::Io;
+use crate::harness::log_device::LogDevice;
 use crate::harness::memory::Memory;
 use crate::harness::oracle::{Oracle, POISON, Promise, ZERO};
+use crate::harness::places::{FIRST, SECTORS, STRIPES, VOLUME_BYTES, places};
 use crate::harness::shard::{PoolSnapshot, PooledShard, VolumeSetup, release_pins, reply_stamps};
 use crate::harness::slab::Slab;
 use crate::harness::vault::VaultContent;
@@ -22,14 +24,11 @@ use forebay_engine::{
 use forebay_journal::LogWrite;
 use forebay_policy::Pace;
 use forebay_protect::{JournalState, admission, protection};
-use forebay_types::{Durability, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
+use forebay_types::{Durability, IoError, IoResult, SECTOR_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, Barrier, Host, JobId, Reply, Request, RequestKind, Streams};
 use std::collections::VecDeque;
 
 pub(super) const VOLUME: VolumeId = VolumeId(0);
-pub(super) const VOLUME_BYTES: u64 = (FIRST + SECTORS as u64) * SECTOR_BYTES;
-/// A stripe is two lines; the border between the regions is the border of two stripes.
-pub(super) const STRIPES: Stripes = Stripes::new(2 * LINE_BYTES, 0);
 pub(super) const SHARDS: usize = 2;
 const LINES_PER_SHARD: usize = 8;
 

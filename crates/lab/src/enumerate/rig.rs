@@ -4,15 +4,16 @@
 //! caller chooses. A start and a stop are sequential. After each step, the caller can inspect the
 //! machine as a crash would leave it.
 
+use super::Bug;
 use super::journal::Recovered;
 use super::machine::{EnumeratedMachine, Journal, Origin, VOLUME, Writing};
 use super::store::Disk;
 use super::ups::{Left, Ups};
-use super::work::{Operation, SECTORS, Workload, places};
-use super::{Bug, work};
+use super::work::{Operation, Workload};
 use crate::harness::journal::{Restored, request_of};
 use crate::harness::memory::{Memory, payload_of};
 use crate::harness::oracle::{Crash, Oracle, stamp};
+use crate::harness::places::{SECTORS, all_sectors, places};
 use crate::harness::{Sabotage, WHOLE};
 use forebay_types::ByteRange;
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
@@ -519,7 +520,7 @@ impl Rig {
     }
 
     pub(super) fn read_all(&mut self) {
-        self.request_and_wait(RequestKind::Read, work::all_sectors());
+        self.request_and_wait(RequestKind::Read, all_sectors());
     }
 
     /// The final checks: all reads are right, a flush and a destage bring everything to the disk's

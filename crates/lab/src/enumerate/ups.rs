@@ -4,16 +4,15 @@
 //! killed process. While a journal protects it, or a start restores the vault's content, recovery
 //! may rely on neither.
 
-use super::machine::{EnumeratedMachine, SHARDS, STRIPES, VOLUME};
-use super::work::{SECTORS, sectors};
+use super::machine::{EnumeratedMachine, VOLUME};
 use crate::harness::Sabotage;
 use crate::harness::oracle::Crash;
-use crate::harness::shard::{PoolSnapshot, PooledShard};
+use crate::harness::places::{FIRST, SECTORS, STRIPES};
+use crate::harness::shard::{PoolSnapshot, PooledShard, pooled_stamp};
 use crate::harness::vault::VaultContent;
 use forebay_engine::LineKey;
 use forebay_protect::{DumpStep, PowerGate, PowerOrder, PowerSequence, VolumePower};
-use forebay_types::{LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE};
-use forebay_volume::shard_of;
+use forebay_types::LINE_BYTES;
 
 /// More than the machine's lines.
 const DIRTY_BYTES_MAX: u64 = 64 * LINE_BYTES;
@@ -139,12 +138,9 @@ impl EnumeratedMachine {
     pub(super) fn visible_content(&self) -> [u64; SECTORS] {
         let on_disk = self.disk.content();
         std::array::from_fn(|place| {
-            let offset = sectors(place as u64, 1).offset;
-            let one = &self.shards[shard_of(VOLUME, STRIPES, offset, SHARDS)];
-            let at = (offset / SECTOR_BYTES) as u32 % SECTORS_PER_LINE;
-            let key = LineKey::new(VOLUME, offset / LINE_BYTES);
-            let slot = one.shard.slots().find_valid(key, 1 << at);
-            slot.map_or(on_disk[place], |slot| one.stamp(slot, at * SECTOR_BYTES as u32))
+            let sector = FIRST + place as u64;
+            let in_pool = pooled_stamp(&self.shards, (VOLUME, STRIPES), sector);
+            in_pool.unwrap_or(on_disk[place])
         })
     }
 }

@@ -2,15 +2,11 @@
 
 use crate::harness::WHOLE;
 use crate::harness::dice::Dice;
+use crate::harness::places::{SECTORS, places, sectors};
 use crate::named::named;
-use forebay_types::{ByteRange, Durability, REGION_BYTES, SECTOR_BYTES};
+use forebay_types::{ByteRange, Durability};
 use forebay_volume::RequestKind;
 use std::fmt;
-
-/// Sectors that workloads use: two lines on each side of the border between the first two regions.
-pub(super) const SECTORS: usize = 32;
-/// The first of them.
-pub(super) const FIRST: u64 = REGION_BYTES / SECTOR_BYTES - 16;
 
 /// One operation of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,17 +23,6 @@ pub enum Operation {
     Power,
     /// The process is stopped and started by the operator.
     Restart,
-}
-
-/// The sectors of a byte range, counted from the first one that workloads use.
-pub(super) fn places(range: ByteRange) -> std::ops::Range<usize> {
-    let first = (range.offset / SECTOR_BYTES - FIRST) as usize;
-    first..first + (range.len / SECTOR_BYTES) as usize
-}
-
-/// A byte range of sectors, counted in the same way.
-pub(super) const fn sectors(first: u64, count: u64) -> ByteRange {
-    ByteRange::new((FIRST + first) * SECTOR_BYTES, count * SECTOR_BYTES)
 }
 
 const WRITE: RequestKind = RequestKind::Write { fua: false };
@@ -186,9 +171,4 @@ pub(super) fn random(dice: &mut Dice) -> Workload {
     let (protected_by, tight) = (dice.pick(&ProtectedBy::ALL), dice.chance(500_000));
     let operations = (0..dice.range(3, 10)).map(|_| Operation::draw(dice)).collect();
     Workload { protected_by, tight, operations }
-}
-
-/// The range that workloads use.
-pub(super) const fn all_sectors() -> ByteRange {
-    sectors(0, SECTORS as u64)
 }

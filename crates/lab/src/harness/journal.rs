@@ -3,10 +3,23 @@
 use super::oracle::ZERO;
 use super::shard::PooledShard;
 use forebay_engine::{Answer, JournalOp, JournalRequest};
+use forebay_format::journal::{Geometry, LOG_OFFSET};
 use forebay_journal::Piece;
 use forebay_protect::JournalState;
 use forebay_types::SECTOR_BYTES;
 use forebay_volume::RequestKind;
+
+/// The log of the smallest machines.
+pub(crate) const GEOMETRY: Geometry = Geometry { segment_bytes: 16 << 10, segments: 8 };
+/// The size of its device.
+pub(crate) const SIZE_BYTES: u64 = LOG_OFFSET + GEOMETRY.log_bytes();
+const BUFFER_BYTES: usize = 16 << 10;
+const BUFFERS: usize = 3;
+
+/// The buffers of that log.
+pub(crate) fn buffers() -> Vec<Vec<u8>> {
+    vec![vec![0; BUFFER_BYTES]; BUFFERS]
+}
 
 /// Carries out a request about volume `number`, with the bytes of its slots.
 pub(crate) fn record(

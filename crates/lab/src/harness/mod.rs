@@ -10,9 +10,11 @@
 pub(crate) mod dice;
 pub(crate) mod io;
 pub(crate) mod journal;
+pub(crate) mod log_device;
 pub(crate) mod memory;
 pub(crate) mod oracle;
 pub(crate) mod parallel;
+pub(crate) mod places;
 pub(crate) mod queue;
 mod sabotage;
 pub(crate) mod shard;

@@ -3,14 +3,14 @@
 use super::memory::{Memory, read_stamp, write_stamp};
 use super::oracle::POISON;
 use forebay_engine::{
-    Elevator, Fate, LineMeta, MemoryStep, Place, Protection, Recovery, Segment, Shard, ShardConfig,
-    Slab, Slot,
+    Elevator, Fate, LineKey, LineMeta, MemoryStep, Place, Protection, Recovery, Segment, Shard,
+    ShardConfig, Slab, Slot,
 };
 use forebay_policy::Eviction;
 use forebay_types::{
     ByteRange, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, Stripes, VolumeId,
 };
-use forebay_volume::ReplySegment;
+use forebay_volume::{ReplySegment, shard_of};
 use std::sync::Arc;
 
 pub(crate) type LabShard = Shard<Vec<LineMeta>>;
@@ -239,6 +239,19 @@ pub(crate) fn reply_stamps(
         shards[usize::from(*shard)].stamps([segment], memory, &mut stamps);
     }
     stamps
+}
+
+/// The content of a sector in the pool, as readers see it; `None` if only the disk has it.
+pub(crate) fn pooled_stamp(
+    shards: &[PooledShard],
+    (volume, stripes): (VolumeId, Stripes),
+    sector: u64,
+) -> Option<u64> {
+    let number = shard_of(volume, stripes, sector * SECTOR_BYTES, shards.len());
+    let one = &shards[number];
+    let (line, at) = (sector / u64::from(SECTORS_PER_LINE), sector as u32 % SECTORS_PER_LINE);
+    let slot = one.shard.slots().find_valid(LineKey::new(volume, line), 1 << at)?;
+    Some(one.stamp(slot, at * SECTOR_BYTES as u32))
 }
 
 /// Releases the pins of an answer whose bytes have been sent.

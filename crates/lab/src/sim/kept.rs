@@ -8,12 +8,10 @@ use super::driver::Simulation;
 use super::resize::{check_given_back, given_back_in};
 use super::world::World;
 use crate::harness::oracle::describe_stamp;
-use crate::harness::shard::{PoolSnapshot, PooledShard};
+use crate::harness::shard::{PoolSnapshot, PooledShard, pooled_stamp};
 use crate::harness::{Sabotage, WHOLE};
-use forebay_engine::LineKey;
 use forebay_journal::Found;
 use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
-use forebay_volume::shard_of;
 
 impl World {
     /// Creates the shards of a process that adopts a pool.
@@ -45,12 +43,8 @@ impl World {
 
     /// The content of a sector as readers see it, and whether it is in the pool.
     fn visible_content(&self, volume: VolumeId, sector: u64) -> (u64, bool) {
-        let place = sector * SECTOR_BYTES;
-        let number = shard_of(volume, self.stripes_of(volume), place, self.shards.len());
-        let one = &self.shards[number];
-        let (line, at) = (sector / u64::from(SECTORS_PER_LINE), sector as u32 % SECTORS_PER_LINE);
-        match one.shard.slots().find_valid(LineKey::new(volume, line), 1 << at) {
-            Some(slot) => (one.stamp(slot, at * SECTOR_BYTES as u32), true),
+        match pooled_stamp(&self.shards, (volume, self.stripes_of(volume)), sector) {
+            Some(stamp) => (stamp, true),
             None => (self.device.disk(volume).content()[sector as usize], false),
         }
     }

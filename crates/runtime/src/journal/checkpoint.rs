@@ -41,12 +41,13 @@ impl Journal {
         if state.core.log.failed().is_some() {
             if age >= Duration::from_secs(1) {
                 state.checkpoint_at = Instant::now();
+                let is_shared = super::failure::is_shared(self);
                 let State { volumes, disks, flushing, .. } = state;
-                // A disk that hangs is asked once, and one that is taken over never.
+                // A disk that hangs is asked once, and one of a volume that ends never.
                 for &mut (number, volume) in volumes {
                     let disk = disks.iter().find(|(other, ..)| *other == number);
                     let is_taken_over = disk.is_some_and(|(_, disk, _)| disk.is_taken_over());
-                    if !is_taken_over && !flushing.contains(&volume) {
+                    if !is_taken_over && !is_shared && !flushing.contains(&volume) {
                         flushing.push(volume);
                         self.destage(volume, None, true);
                     }

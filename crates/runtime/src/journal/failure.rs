@@ -4,6 +4,7 @@
 use super::{Journal, JournalError, State, volume_names};
 use crate::disk::Change;
 use crate::platform::locks::{Locked, assert_may_wait};
+use forebay_backend::Backend;
 use forebay_format::journal::JournalId;
 use forebay_types::IoError;
 use std::io;
@@ -75,7 +76,7 @@ impl Journal {
             let Some(error) = state.core.log.failed().filter(|_| !is_recorded) else {
                 return Ok(state);
             };
-            if !state.core.is_abandoned() {
+            if is_shared(self) || !state.core.is_abandoned() {
                 return Err(error);
             }
             let (id, names) =
@@ -166,9 +167,35 @@ impl Journal {
     }
 }
 
-/// Records the failure for those of the volumes that continue without the journal. One whose
-/// disk another client has taken over does not: its records still count, for that client and
-/// for the next start.
+/// The devices of a journal in use.
+pub(crate) fn devices_of(journal: &Journal) -> impl Iterator<Item = &dyn Backend> {
+    (0..2).filter_map(|device| journal.devices.backend(device))
+}
+
+/// Whether other hosts can take the records of a journal over.
+pub(crate) fn is_shared(journal: &Journal) -> bool {
+    devices_of(journal).any(Backend::is_shared)
+}
+
+/// Records nothing more of a volume, and voids nothing: another host has its disk.
+pub(crate) fn end_records(journal: &Journal, number: u16) {
+    journal.lock().core.end(number);
+}
+
+/// Lets go what waits for a journal that has failed while no volume was served. The failure is not
+/// recorded: the records count.
+pub(crate) fn release_unserved(journal: &Journal) {
+    let mut state = journal.lock();
+    if state.core.unrecorded_failure().is_some() && state.core.serving().is_empty() {
+        state.core.handle_failure_recorded();
+    }
+    journal.unlock_and_wake(state);
+}
+
+/// Records the failure for those of the volumes that continue without the journal. One whose disk
+/// another client has taken over does not, and with a shared journal none does: their records still
+/// count, for a client that takes them over and for the next start. Neither knows of a record of
+/// this host, so nothing may be acknowledged without the journal.
 fn mark_failure(
     journal: &Journal,
     id: JournalId,
@@ -186,30 +213,60 @@ fn mark_failure(
             let _ = disk.check_presence();
         }
     }
-    let taken = disks.iter().filter(|(_, disk)| disk.is_taken_over());
-    let numbers: Vec<u16> = taken.map(|(number, _)| *number).collect();
-    end_clients(journal, &numbers);
-    let taken_over = volume_names(&journal.lock().core.log, &numbers);
+    let is_shared = is_shared(journal);
+    let ends = disks.iter().filter(|(_, disk)| disk.is_taken_over() || is_shared);
+    let (taken_over, others): (Vec<_>, Vec<_>) = ends.partition(|(_, disk)| disk.is_taken_over());
+    let [taken_over, others] = [taken_over, others].map(numbers_of);
+    end_without(journal, &others);
+    end_clients(journal, &[&taken_over[..], &others].concat());
+    let [taken_over, others] =
+        [taken_over, others].map(|numbers| volume_names(&journal.lock().core.log, &numbers));
     let (ended, names): (Vec<String>, Vec<String>) =
-        names.iter().cloned().partition(|name| taken_over.contains(name));
+        names.iter().cloned().partition(|it| taken_over.contains(it) || others.contains(it));
     if ended.is_empty() {
         return (journal.on_failure)(id, error, &names);
     }
-    tracing::error!(
-        journal = %journal.name,
-        volumes = ?ended,
-        "another client has taken over disk and journal: the records of these volumes count"
-    );
+    let (ended, lost): (Vec<String>, Vec<String>) =
+        ended.into_iter().partition(|name| taken_over.contains(name));
+    if !ended.is_empty() {
+        tracing::error!(
+            journal = %journal.name,
+            volumes = ?ended,
+            "another client has taken over disk and journal: the records of these volumes count"
+        );
+    }
+    if !lost.is_empty() {
+        tracing::error!(
+            journal = %journal.name,
+            volumes = ?lost,
+            "volumes end with their journal, which other hosts can take over: its records count"
+        );
+    }
     if names.is_empty() { Ok(()) } else { (journal.on_failure)(id, error, &names) }
 }
 
-/// Disconnects the clients of volumes that were taken over, before a write that waits for the
-/// journal fails: it is in memory, and who reads it there would not find it again.
+/// Disconnects the clients of volumes that end, before a write that waits for the journal
+/// fails: it is in memory, and who reads it there would not find it again.
 fn end_clients(journal: &Journal, numbers: &[u16]) {
     let Some(host) = journal.host.upgrade() else { return };
     let volumes = journal.lock().volumes.clone();
     let ended = volumes.into_iter().filter(|(number, _)| numbers.contains(number));
     ended.for_each(|(_, volume)| host.end_clients(volume));
+}
+
+fn numbers_of(disks: Vec<&(u16, Arc<dyn Backend>)>) -> Vec<u16> {
+    disks.into_iter().map(|(number, _)| *number).collect()
+}
+
+/// Ends the I/O of volumes with these numbers, which cannot continue without the journal.
+fn end_without(journal: &Journal, numbers: &[u16]) {
+    let state = journal.lock();
+    let all = state.volumes.iter().filter(|(number, _)| numbers.contains(number));
+    let volumes: Vec<_> = all.map(|(_, volume)| *volume).collect();
+    drop(state);
+    if let Some(host) = journal.host.upgrade() {
+        host.end_without_journal(&volumes);
+    }
 }
 
 /// Repeats an update outside of the journal until it succeeds. Returns false if the journal is

@@ -25,6 +25,9 @@ pub(crate) trait JournalHost: Send + Sync {
     /// the workers, for a limited time.
     fn end_clients(&self, volume: VolumeId);
 
+    /// Ends the I/O of volumes that cannot continue without their journal, which has failed.
+    fn end_without_journal(&self, volumes: &[VolumeId]);
+
     /// The share of the disks that background work may take.
     fn disk_share(&self) -> BackgroundShare;
 }

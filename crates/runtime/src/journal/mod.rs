@@ -34,6 +34,7 @@ pub use devices::MemberRecord;
 pub(crate) use devices::Reader;
 pub(crate) use error::{ERASE_FOR_NEW, ERASE_UNNEEDED, NAME_ANOTHER, remedy_for_recovery};
 pub use error::{JournalError, MissingDevice};
+pub(crate) use failure::{devices_of, end_records, release_unserved};
 pub use forebay_protect::KeptStatus;
 pub(crate) use host::JournalHost;
 pub(crate) use losses::{LossSearches, LostContent, lost_content};

@@ -20,7 +20,7 @@ impl Journal {
         if state.core.log.failed().is_some() {
             return;
         }
-        state.core.log.end_checkpoint(number, result);
+        state.core.end_checkpoint(number, result);
         let waits_for = &mut state.urgent.waits_for;
         if let Some(at) = waits_for.iter().position(|&other| other == number) {
             waits_for.remove(at);

@@ -49,6 +49,12 @@ impl JournalHost for Shared {
         });
     }
 
+    fn end_without_journal(&self, volumes: &[VolumeId]) {
+        for volume in volumes.iter().filter_map(|&id| self.volume(id)) {
+            volume.has_lost_journal.store(true, Ordering::Release);
+        }
+    }
+
     fn disk_share(&self) -> BackgroundShare {
         self.background.disks()
     }

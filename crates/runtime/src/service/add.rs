@@ -4,10 +4,11 @@ use super::adopt::RecoveryPlan;
 use super::drain::flush;
 use super::protectors::pool_and_vault;
 use super::record_again::record_again;
+use super::taken_over::surrender;
 use super::{VolumeService, VolumeSettings};
 use crate::disk::{DiskState, DiskTrust};
 use crate::error::{VolumeError, VolumeResult};
-use crate::journal::{Attachment, JournalError, VolumeJournal};
+use crate::journal::{Attachment, JournalError, VolumeJournal, devices_of};
 use crate::platform::locks::{Lock, SharedLock};
 use crate::protect::restore::Restorer;
 use crate::protect::vault::VolumeVault;
@@ -16,13 +17,13 @@ use crate::shared::{
     Volume, VolumeLimits, VolumePins, Warm, limits_of,
 };
 use crate::stats::{InternalReads, WorkerStats};
-use forebay_backend::Backend;
+use forebay_backend::{Backend, Displaced};
 use forebay_engine::Protection;
 use forebay_frontend::VolumeInfo;
 use forebay_journal::Freshness;
 use forebay_journal::decision::{PoolState, VaultState};
 use forebay_protect::VolumePower;
-use forebay_types::{Durability, Mode, Stripes, TlsUse, VolumeId};
+use forebay_types::{Durability, Fault, Mode, Stripes, TlsUse, VolumeId};
 use forebay_volume::Streams;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,6 +44,7 @@ impl VolumeService {
         let pins = settings.config.pin.clone();
         let on_recovered = settings.on_recovered.take();
         let volume = self.add_hidden(settings)?;
+        check_still_here(self, &volume)?;
         // Data in other journals, and what former owners of the disk have left, is void from the
         // first write of a client on.
         let superseded = self.protectors.supersede_journals(&volume.name, journal);
@@ -131,6 +133,7 @@ impl VolumeService {
             is_closed: AtomicBool::new(true),
             half_added: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
+            has_lost_journal: AtomicBool::new(false),
             has_hold_out: AtomicBool::new(false),
             is_frozen: AtomicBool::new(config.frozen),
             config: SharedLock::new(config),
@@ -189,6 +192,30 @@ impl VolumeService {
         let _changing = self.changes.lock();
         self.pool_volumes().enter(settings)
     }
+}
+
+/// Checks that no other host has taken over the disk or the journal while a volume was added. Two
+/// hosts that take a volume over at once could have one of the two each; and what was restored may
+/// be records of the other host, if this one has slept.
+fn check_still_here(volumes: &VolumeService, volume: &Arc<Volume>) -> VolumeResult {
+    let journal = volume.journal.get();
+    let is_lost = is_lost(&*volume.backend)
+        || journal.is_some_and(|used| devices_of(&used.journal).any(is_lost));
+    if !is_lost {
+        return Ok(());
+    }
+    // Its data goes nowhere.
+    if let Err(error) = surrender(volumes, &volume.name) {
+        volume.half_added.store(true, Ordering::Relaxed);
+        let error = error.with_causes();
+        tracing::error!(volume = %volume.name, error, "the volume stays until it is removed");
+    }
+    Err(VolumeError::TakenOver(volume.name.clone()))
+}
+
+/// Whether another host has a store. Asks the store.
+fn is_lost(store: &dyn Backend) -> bool {
+    store.is_shared() && matches!(store.check_presence(), Err(Displaced::TakenOver))
 }
 
 /// Attaches a volume to its journal, if it has one. Records that the volume relies on the journal

@@ -23,7 +23,7 @@
 //! | `protectors` | the journals and the vault that volumes rely on |
 //! | `recording`, `slow_log` | the requests of clients, for traces and for the log |
 //! | `status` | snapshots |
-//! | `taken_over` | the end of a volume whose disk has another user in its cluster |
+//! | `taken_over` | the end of a volume whose disk another host has, or could have unnoticed |
 
 mod add;
 mod additions;
@@ -54,7 +54,7 @@ pub use settings::{OnRecovered, VolumeSettings};
 pub use slow_log::{SlowLog, SlowUnlogged};
 pub(crate) use status::Curves;
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
-pub use taken_over::{abandon_in_pool, surrender, taken_over};
+pub use taken_over::{abandon_in_pool, surrender, taken_over, without_journal};
 
 pub(crate) use adopt::shards;
 pub(crate) use drain::{POLL, flush, flush_all, outstanding, save, save_all, wait_until_idle};

@@ -262,7 +262,7 @@ impl VolumeService {
                 mode: Mode::default(),
                 read_only: volume.read_only.load(Ordering::Relaxed),
                 is_closed: volume.is_closed.load(Ordering::Relaxed),
-                is_shared: volume.backend.tenure().is_some(),
+                is_shared: volume.backend.is_shared(),
                 half_added: volume.half_added.load(Ordering::Relaxed),
                 flush_failure: volume.flush.failure(),
                 stall: stalls.remove(&volume.id),

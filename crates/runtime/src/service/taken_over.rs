@@ -1,8 +1,9 @@
-//! The end of volumes whose disks other clients of their cluster have taken over.
+//! The end of volumes whose disks other clients of their cluster have taken over, and of those on
+//! shared disks whose journal has failed.
 
 use super::VolumeService;
 use crate::error::VolumeResult;
-use crate::journal::leave;
+use crate::journal::{end_records, leave, release_unserved};
 
 /// The volumes whose disks other clients have taken over.
 pub fn taken_over(volumes: &VolumeService) -> Vec<String> {
@@ -10,7 +11,13 @@ pub fn taken_over(volumes: &VolumeService) -> Vec<String> {
     all.filter(|volume| volume.backend.is_taken_over()).map(|volume| volume.name.clone()).collect()
 }
 
-/// Removes a volume whose disk another client has taken over: disconnects the clients, and forgets
+/// The volumes that cannot continue without their journals, which have failed.
+pub fn without_journal(volumes: &VolumeService) -> Vec<String> {
+    let all = volumes.shared.volumes.all().into_iter();
+    all.filter(|volume| volume.has_lost_journal()).map(|volume| volume.name.clone()).collect()
+}
+
+/// Removes a volume of one of these kinds: disconnects the clients, and forgets
 /// all of its data in the pool, which may be older than the disk. Its records stay in its journal,
 /// and the volume relies on them as before.
 ///
@@ -19,8 +26,15 @@ pub fn taken_over(volumes: &VolumeService) -> Vec<String> {
 pub fn surrender(volumes: &VolumeService, name: &str) -> VolumeResult {
     let shared = &volumes.shared;
     let volume = shared.volumes.named(name)?;
+    if let Some(used) = volume.journal.get() {
+        // The journal may still be here: its records count.
+        end_records(&used.journal, used.number);
+    }
     if !volume.is_given_up() {
         volumes.give_up(&volume, None, false)?;
+    }
+    if let Some(used) = volume.journal.get() {
+        release_unserved(&used.journal);
     }
     volume.flush.trust();
     shared.shards.abandon_lost(volume.id);

@@ -3,11 +3,14 @@
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::journal::{
-    JOURNAL_BYTES, MIB, add, block, check, journal_settings, memory, open, start, write_some,
+    JOURNAL_BYTES, MIB, add, block, check, journal_settings, memory, open, start, volume,
+    write_some,
 };
 use crate::server::read_backend;
-use forebay_backend::{Backend, Description, Io, MemoryBackend};
-use forebay_runtime::{Engine, JournalSettings, surrender, taken_over};
+use forebay_backend::{Backend, Description, Displaced, Io, MemoryBackend};
+use forebay_runtime::{
+    Engine, JournalSettings, VolumeError, surrender, taken_over, without_journal,
+};
 use forebay_types::IoError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +19,9 @@ use std::sync::{Arc, Mutex};
 on_both_engines! {
     a_volume_that_was_taken_over_ends_and_its_records_count,
     a_volume_on_another_disk_continues_without_the_journal,
+    records_count_while_the_journal_is_still_here,
+    a_volume_on_a_shared_disk_ends_with_its_journal,
+    a_volume_that_is_taken_over_while_it_is_added_is_not_served,
 }
 
 /// A store that can be taken over.
@@ -44,6 +50,26 @@ impl Backend for Image {
 
     fn is_taken_over(&self) -> bool {
         self.fence.load(Ordering::SeqCst)
+    }
+}
+
+/// A store that can be taken over, with a flag that fails its I/O without that.
+struct Shared(Arc<MemoryBackend>, Arc<AtomicBool>);
+
+impl Backend for Shared {
+    fn description(&self) -> &Description {
+        self.0.description()
+    }
+
+    fn submit(&self, io: Io) {
+        match self.1.load(Ordering::SeqCst) {
+            true => io.done.complete(Err(IoError::Io)),
+            false => self.0.submit(io),
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        true
     }
 }
 
@@ -90,6 +116,107 @@ fn a_volume_that_was_taken_over_ends_and_its_records_count(engine: Engine) {
     // A stop needs nothing of the disk.
     server.stop();
     assert!(read_backend(&*disk, 0, 16 * MIB) == before, "nothing was written afterwards");
+    let server = start(engine);
+    let journal = open(&server, log);
+    add(&server, "v", disk, &journal);
+    check(&server, "v", &written);
+    server.stop();
+}
+
+/// A store that another host has taken over in this moment.
+struct Lost(Arc<MemoryBackend>);
+
+impl Backend for Lost {
+    fn description(&self) -> &Description {
+        self.0.description()
+    }
+
+    fn submit(&self, io: Io) {
+        self.0.submit(io);
+    }
+
+    fn check_presence(&self) -> Result<(), Displaced> {
+        Err(Displaced::TakenOver)
+    }
+
+    fn is_taken_over(&self) -> bool {
+        true
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+}
+
+fn a_volume_that_is_taken_over_while_it_is_added_is_not_served(engine: Engine) {
+    let (disk, log) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    let server = start(engine);
+    let journal = open(&server, Arc::clone(&log) as _);
+    add(&server, "v", Arc::clone(&disk) as _, &journal);
+    write_some(&server, "v", 0..100);
+    drop(server);
+    let before = read_backend(&*disk, 0, 16 * MIB);
+    for (disk_is_lost, log_is_lost) in [(true, false), (false, true), (true, true)] {
+        let store = |store: &Arc<MemoryBackend>, is_lost: bool| -> Arc<dyn Backend> {
+            if is_lost { Arc::new(Lost(Arc::clone(store))) } else { Arc::clone(store) as _ }
+        };
+        let server = start(engine);
+        let protectors = server.runtime.volumes().protectors();
+        let journal = protectors.open_journal(journal_settings(store(&log, log_is_lost))).unwrap();
+        let added = server.runtime.volumes().add(volume("v", store(&disk, disk_is_lost), &journal));
+        assert!(
+            matches!(added, Err(VolumeError::TakenOver(_))),
+            "{disk_is_lost} {log_is_lost}: {added:?}"
+        );
+        assert!(server.runtime.status().unwrap().volumes.is_empty(), "nothing is left of it");
+        server.stop();
+        assert!(read_backend(&*disk, 0, 16 * MIB) == before, "nothing was written");
+    }
+}
+
+/// Another host would not know that this one has continued without the journal.
+fn a_volume_on_a_shared_disk_ends_with_its_journal(engine: Engine) {
+    let broken = Arc::<AtomicBool>::default();
+    let (disk, log) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    let server = start(engine);
+    let journal_device = Arc::new(Shared(Arc::clone(&log), Arc::clone(&broken)));
+    let (settings, recorded) = recording(journal_device);
+    let journal = server.runtime.volumes().protectors().open_journal(settings).unwrap();
+    let shared_disk = Arc::new(Shared(Arc::clone(&disk), Arc::default()));
+    add(&server, "v", shared_disk, &journal);
+    let written = write_some(&server, "v", 0..200);
+    let mut client = server.client("v");
+    broken.store(true, Ordering::SeqCst);
+    assert!(has_ended(|| client.write(0, &block(1000)).is_err()), "nothing is acknowledged");
+    assert_eq!(without_journal(server.runtime.volumes()), ["v"]);
+    assert!(taken_over(server.runtime.volumes()).is_empty());
+    surrender(server.runtime.volumes(), "v").unwrap();
+    assert!(recorded.lock().unwrap().is_empty(), "the records are not void");
+    server.stop();
+    let server = start(engine);
+    let journal = open(&server, log);
+    add(&server, "v", disk, &journal);
+    check(&server, "v", &written);
+    server.stop();
+}
+
+/// Another host has the disk, and not yet the journal.
+fn records_count_while_the_journal_is_still_here(engine: Engine) {
+    let fence = Arc::<AtomicBool>::default();
+    let (disk, log) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    let server = start(engine);
+    let (settings, _) = recording(Arc::clone(&log) as _);
+    let journal = server.runtime.volumes().protectors().open_journal(settings).unwrap();
+    add(&server, "v", Image::new(&disk, &fence), &journal);
+    fence.store(true, Ordering::SeqCst);
+    // So many that the journal wants a checkpoint, which the disk refuses.
+    let written = write_some(&server, "v", 0..450);
+    let mut client = server.client("v");
+    let rewrites = written.iter().cycle();
+    let count = rewrites.take_while(|(at, bytes)| client.write(**at, bytes).is_ok()).count();
+    assert!(count > 2000, "{count} rewrites fill half of the journal");
+    surrender(server.runtime.volumes(), "v").unwrap();
+    server.stop();
     let server = start(engine);
     let journal = open(&server, log);
     add(&server, "v", disk, &journal);

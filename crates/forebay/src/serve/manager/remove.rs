@@ -4,7 +4,7 @@ use super::{Daemon, clients, monitors, problem};
 use crate::serve::periodic::Periodic;
 use forebay_api::{DiscardRequest, Discarded, ErrorKind, Problem};
 use forebay_control::ProgressFn;
-use forebay_runtime::taken_over;
+use forebay_runtime::{taken_over, without_journal};
 use forebay_threads::Thread;
 use std::io;
 use std::path::Path;
@@ -63,11 +63,15 @@ pub(in crate::serve) fn start(daemon: Arc<Daemon>) -> io::Result<Periodic> {
     Periodic::start(Thread::named("taken-over"), INTERVAL, move || surrender(&daemon))
 }
 
-/// Removes the volumes whose disks other clients have taken over. They are listed as missing, and
-/// not tried again: the operator adds them, or removes them, once it is known which server is to
-/// have them.
+/// Removes the volumes whose disks other clients have taken over, and those that cannot continue
+/// without their journals. They are listed as missing. The former are not tried again: the operator
+/// adds them, or removes them, once it is known which server is to have them.
 fn surrender(daemon: &Daemon) {
-    for name in taken_over(daemon.runtime.volumes()) {
+    let volumes = daemon.runtime.volumes();
+    let taken_over = taken_over(volumes);
+    let mut all = taken_over.clone();
+    all.extend(without_journal(volumes).into_iter().filter(|name| !taken_over.contains(name)));
+    for name in all {
         // The next call tries again.
         let Ok(_claim) = daemon.claims.volume(&name) else { continue };
         let spec = daemon.state().volumes.iter().find(|spec| spec.name == name).cloned();
@@ -79,7 +83,14 @@ fn surrender(daemon: &Daemon) {
         }
         forget(daemon, &name);
         daemon.journals.close_if_unused(&daemon.runtime, &spec);
-        daemon.missing.end(spec);
+        if taken_over.contains(&name) {
+            daemon.missing.end(spec);
+        } else {
+            let message = "its journal has failed, and another host would not know that it \
+                           continues without";
+            let remedy = "check the journal's device; the volume is tried again";
+            daemon.missing.wait_for(spec, &Problem::new(ErrorKind::Failed, message, remedy));
+        }
     }
 }
 

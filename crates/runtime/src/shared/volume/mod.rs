@@ -101,6 +101,8 @@ pub(crate) struct Volume {
     /// The operator has given up what its disk does not take: I/Os do not reach the disk any more,
     /// and a stop does not wait for those that have.
     pub given_up: AtomicBool,
+    /// Its journal has failed, and it cannot continue without: its I/Os fail until it is removed.
+    pub has_lost_journal: AtomicBool,
 }
 
 /// The journal of a volume, which another one may replace. Every method may be called under the
@@ -164,6 +166,11 @@ impl Volume {
     /// Whether the operator has given up what its disk does not take.
     pub(crate) fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Acquire)
+    }
+
+    /// Whether its journal has failed, and it cannot continue without.
+    pub(crate) fn has_lost_journal(&self) -> bool {
+        self.has_lost_journal.load(Ordering::Acquire)
     }
 
     /// Whether nothing of it is admitted into the pool, except pinned ranges and dirty data.

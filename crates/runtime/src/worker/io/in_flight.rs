@@ -322,6 +322,9 @@ pub(super) fn submit<R: Reactor>(reactor: &mut R, inbox: &Arc<Inbox>, tag: u32, 
         let is_read = io.verb == Some(IoVerb::Read);
         return done().complete(if is_read { Err(IoError::Io) } else { Ok(()) });
     }
+    if io.volume.has_lost_journal() {
+        return done().complete(Err(IoError::Io));
+    }
     let file = if R::FILES { io.volume.backend.native_file() } else { None };
     if let Some(file) = file {
         let fd = file.as_raw_fd();
