@@ -3,10 +3,10 @@
 use super::RbdError;
 use super::ceph::{Ceph, ConfigOption, Handle, ImageInfo, LOCK_EXCLUSIVE, text_of};
 use super::connection::{Connection, Pool, c_text, error_of};
-use super::holder::{self, Fate, Holder};
 use super::name::RbdName;
 use super::request::InFlight;
 use crate::sync::lock;
+use crate::{Fate, Holder};
 use forebay_types::{ByteRange, DiskGeometry, Extent};
 use libc::{c_char, c_int, size_t};
 use std::ffi::CStr;
@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
 /// The result of a call that finds nothing.
 const NOT_FOUND: c_int = -libc::ENOENT;
+/// The metadatum that says which process has the lock.
+const HOLDER_KEY: &str = "forebay.holder";
 /// The largest list of options that is read.
 const OPTION_COUNT_MAX: c_int = 4096;
 
@@ -259,7 +261,7 @@ impl Image {
     /// The record of the process that has the lock, if its owner has left one.
     fn holder(&self, owner: &str) -> Option<Holder> {
         let (mut text, mut len) = ([0_u8; 512], 512);
-        let (key, get) = (c_text(holder::KEY), self.ceph.rbd.metadata_get);
+        let (key, get) = (c_text(HOLDER_KEY), self.ceph.rbd.metadata_get);
         let buffer = text.as_mut_ptr().cast();
         // SAFETY: the buffer has the given length.
         let result = unsafe { get(self.handle, key.as_ptr(), buffer, &raw mut len) };
@@ -270,7 +272,7 @@ impl Image {
     /// for the cluster to notice the end of this one.
     fn record_holder(&self) -> Result<(), RbdError> {
         let Some(here) = self.owner()?.as_deref().and_then(Holder::here) else { return Ok(()) };
-        let (key, text) = (c_text(holder::KEY), c_text(here.to_string()));
+        let (key, text) = (c_text(HOLDER_KEY), c_text(here.to_string()));
         let set = self.ceph.rbd.metadata_set;
         // SAFETY: the image is open, and both arguments are texts.
         let result = unsafe { set(self.handle, key.as_ptr(), text.as_ptr()) };
