@@ -64,8 +64,7 @@ pub(crate) async fn attach(
         Some(found) => found,
         None => create(&store, &name, options.read_only).await?,
     };
-    let entry = OpenEntry::new(found.0.volume, &store.place, &spec)?;
-    let (manifest, tag) = own(&store, &name, found, nonce, &options).await?;
+    let ((manifest, tag), entry) = own(&store, (&spec, &name), found, nonce, &options).await?;
     let writer = (!options.read_only).then_some(nonce);
     let replay = match recover(&store, &manifest, writer).await {
         Ok(replay) => replay,
@@ -160,11 +159,11 @@ async fn create(
 /// Makes this process the owner, in a new epoch. A reader only checks that there is none.
 async fn own(
     store: &Store,
-    name: &S3Name,
+    (spec, name): (&str, &S3Name),
     found: (Manifest, String),
     nonce: u64,
     options: &OpenOptions,
-) -> Result<(Manifest, String), S3Error> {
+) -> Result<((Manifest, String), OpenEntry), S3Error> {
     let until = Instant::now() + options.in_use_wait;
     let mut found = found;
     let mut races = 0;
@@ -179,16 +178,19 @@ async fn own(
                 return Err(S3Error::Owned { place: store.place.clone(), owner });
             }
             tokio::time::sleep(OWNER_PAUSE).await;
-        } else if options.read_only {
-            check_size(store, name, manifest.size_bytes)?;
-            return Ok(found);
         } else {
+            // The record of this process itself is left over, unless there is an entry.
+            let entry = OpenEntry::new(manifest.volume, &store.place, spec)?;
+            if options.read_only {
+                check_size(store, name, manifest.size_bytes)?;
+                return Ok((found, entry));
+            }
             let next = next_epoch(store, name, manifest, nonce)?;
             let replaced = store
                 .attempt(REQUEST_LIMIT, || store.replace(manifest_name(), next.encode(), tag))
                 .await?;
             if let Conditional::Done(tag) = replaced {
-                return Ok((next, tag));
+                return Ok(((next, tag), entry));
             }
             races += 1;
             if races > RACES_MAX {
@@ -197,7 +199,7 @@ async fn own(
             let read = read_manifest(store).await?;
             match read {
                 // The answer to a former attempt was lost.
-                Some((manifest, tag)) if manifest == next => return Ok((manifest, tag)),
+                Some(owned) if owned.0 == next => return Ok((owned, entry)),
                 Some(other) => found = other,
                 None => return Err(store.no_volume()),
             }
