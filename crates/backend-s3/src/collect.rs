@@ -15,8 +15,8 @@ use std::time::Duration;
 
 /// Sectors that are read at once, with what is between them.
 const READ_SECTORS_MAX: u64 = 8192;
-/// Sectors between two runs that are read with them, at most.
-const GAP_SECTORS: u64 = 256;
+/// Sectors between two runs that are read with them, at most: a request costs more than a MiB does.
+const GAP_SECTORS: u64 = 2048;
 /// How long to wait for room before looking again.
 const ROOM_POLL: Duration = Duration::from_millis(100);
 
@@ -55,11 +55,11 @@ async fn run(volume: Arc<S3Volume>) {
 
 async fn collect(volume: &Arc<S3Volume>, name: ObjectName) -> Result<(), ReadError> {
     let head = recover::read_head(&volume.store, name, || volume.is_active()).await;
-    let (header, runs) = match head {
+    let (header, runs, small) = match head {
         None => return Err(ReadError::Ended),
         Some(Ok(Some(head))) => {
             let runs = head.runs(volume.size_sectors).map_err(|_| ReadError::Damaged)?;
-            (head.header, runs)
+            (head.header, runs, head.frames())
         }
         Some(Ok(None)) => return Err(ReadError::Missing),
         Some(Err(_)) => return Err(ReadError::Damaged),
@@ -69,10 +69,16 @@ async fn collect(volume: &Arc<S3Volume>, name: ObjectName) -> Result<(), ReadErr
     for group in groups(&live) {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
         let range = first.at..last.at + last.len;
-        let found = read::sectors(volume, name, object, range.clone()).await?;
+        let (found, base) = match &small {
+            Some(frames) => (frames.clone(), 0),
+            None => {
+                let found = read::sectors(volume, name, object, range.clone()).await?;
+                (found.frames, range.start - found.first)
+            }
+        };
         for run in group {
             let mut data = vec![0; (run.len * SECTOR_BYTES) as usize];
-            frames::load(&found.frames, found.first + (run.at - range.start), &mut data);
+            frames::load(&found, run.at - base, &mut data);
             write_again(volume, name, *run, &data).await?;
         }
     }
@@ -131,7 +137,7 @@ mod tests {
     #[test]
     fn near_runs_are_read_at_once() {
         let run = |at, len| LiveRun { start: at, len, at };
-        let runs = [run(0, 8), run(8, 8), run(1000, 8), run(1200, 9000), run(10_300, 8)];
+        let runs = [run(0, 8), run(8, 8), run(3000, 8), run(3200, 9000), run(20_000, 8)];
         let groups: Vec<usize> = groups(&runs).iter().map(|group| group.len()).collect();
         assert_eq!(groups, [2, 1, 1, 1]);
         assert!(super::groups(&[]).is_empty());

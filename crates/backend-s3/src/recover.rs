@@ -6,7 +6,7 @@ use bytes::Bytes;
 use forebay_objects::checkpoint::CheckpointReader;
 use forebay_objects::{
     CheckpointRef, Damaged, ExtentMap, HEADER_BYTES, Manifest, ObjectHeader, ObjectKind,
-    ObjectName, ObjectTable, Replay, SectorRun, checkpoint_name,
+    ObjectName, ObjectTable, Replay, SectorRun, checkpoint_name, frames,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +22,22 @@ const PARTS_MAX: usize = 4;
 /// What an object begins with.
 pub(crate) struct ObjectHead {
     pub(crate) header: ObjectHeader,
-    table: Bytes,
+    /// From the header on: at least the table, and all of a small object.
+    bytes: Bytes,
 }
 
 impl ObjectHead {
     /// Its runs, in a volume of so many sectors.
     pub(crate) fn runs(&self, sectors: u64) -> Result<Vec<SectorRun>, Damaged> {
-        self.header.decode_runs(&self.table, sectors)
+        let table = self.bytes.get(HEADER_BYTES as usize..).ok_or(Damaged::Short)?;
+        self.header.decode_runs(table, sectors)
+    }
+
+    /// All of its data, verified, if it is small enough to have been read with it.
+    pub(crate) fn frames(&self) -> Option<Bytes> {
+        let whole = self.header.data_offset() as usize..self.header.object_bytes() as usize;
+        let frames = self.bytes.get(whole.clone()).map(|_| self.bytes.slice(whole))?;
+        frames::verify(&frames, self.header.name, 0).is_ok().then_some(frames)
     }
 }
 
@@ -50,8 +59,7 @@ async fn read_head_once(store: &Store, name: ObjectName) -> Result<FoundHead, Re
             None => return Ok(Ok(None)),
         }
     }
-    let table = begin.slice((HEADER_BYTES as usize).min(begin.len())..);
-    Ok(Ok(Some(ObjectHead { header, table })))
+    Ok(Ok(Some(ObjectHead { header, bytes: begin })))
 }
 
 /// Header and table of an object. `None` if they are not wanted any more.

@@ -193,3 +193,53 @@ fn half_an_object_is_noticed_and_named() {
     bench.server.put("v/manifest", whole);
     drop(bench.open());
 }
+
+/// Prints what docs/manual/s3.md says of requests and bytes.
+#[test]
+#[ignore = "prints figures"]
+fn figures_of_requests_and_bytes() {
+    const GIB: u64 = 1 << 30;
+    let bench = Bench::new();
+    for (title, size, blocks, block_bytes, flush_every) in [
+        ("4 KiB at random, once, flushed at the end", 4 * GIB, 100_000u64, 4096u64, u64::MAX),
+        ("4 KiB, a flush each", GIB, 2_000, 4096, 1),
+        ("4 KiB, a flush each 64", GIB, 20_000, 4096, 64),
+        ("1 MiB in order, flushed at the end", GIB, 1_024, 1 << 20, u64::MAX),
+        ("4 KiB at random, four times the volume", GIB / 4, 262_144, 4096, 4096),
+        ("64 KiB at random, four times the volume", GIB, 65_536, 65_536, 1024),
+    ] {
+        let name = format!("v{}", bench.server.counts().puts);
+        let options = format!("&size={size}&keep=0s");
+        let name = bench.server.volume(bench.directory.path(), &name, &options);
+        let backend = forebay_backend::open(&name, &OpenOptions::default()).unwrap();
+        let disk = Blocking::new(&*backend);
+        let data = vec![1; block_bytes as usize];
+        let before = bench.server.counts();
+        let mut number = 1u64;
+        for block in 0..blocks {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
+            let place = if title.contains("order") { block } else { number >> 20 };
+            disk.write(place % (size / block_bytes) * block_bytes, &data, false).unwrap();
+            if (block + 1) % flush_every == 0 {
+                disk.flush().unwrap();
+            }
+        }
+        disk.flush().unwrap();
+        bench.server.wait_until_idle(Duration::from_secs(2));
+        let after = bench.server.counts();
+        let written = (blocks * block_bytes) as f64;
+        let (puts, gets) = (after.puts - before.puts, after.gets - before.gets);
+        let stored: u64 = bench.server.objects().iter().map(|(_, bytes)| bytes).sum();
+        println!(
+            "{title}: {:.2} bytes for each, {puts} puts, {gets} gets, {} deletes for {:.0} MiB; \
+             {} MiB kept of {} MiB",
+            (after.put_bytes - before.put_bytes) as f64 / written,
+            after.deletes - before.deletes,
+            written / 1_048_576.0,
+            stored >> 20,
+            size >> 20,
+        );
+        drop(backend);
+        bench.server.clear();
+    }
+}

@@ -166,6 +166,10 @@ impl S3Server {
         self.data().objects[name].to_vec()
     }
 
+    pub fn clear(&self) {
+        self.data().objects.clear();
+    }
+
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
         self.data().objects.insert(name.to_owned(), Arc::new(bytes));
     }
