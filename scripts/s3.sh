@@ -61,7 +61,9 @@ begin_store() {
   fi
   say "store at $ENDPOINT"
   bucket=forebay-$(tr -d - </proc/sys/kernel/random/uuid)
+  # The curl of Debian 12 does not add this header by itself.
   curl --silent --show-error --fail --aws-sigv4 aws:amz:us-east-1:s3 \
+    --header 'x-amz-content-sha256: UNSIGNED-PAYLOAD' \
     --user "$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY" -X PUT "$ENDPOINT/$bucket"
 }
 

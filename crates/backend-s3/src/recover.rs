@@ -91,7 +91,8 @@ pub(crate) async fn read_map(
         let sizes = parts.iter().map(|part| u64::from(part.bytes));
         let reads = names.iter().cloned().zip(sizes).map(|(name, bytes)| {
             let store = store.clone();
-            async move { store.attempt(limit, || store.read_range(&name, 0..bytes)).await }
+            // A part has some MiB.
+            async move { store.attempt(limit * 8, || store.read_range(&name, 0..bytes)).await }
         });
         for ((name, part), read) in names.iter().zip(parts).zip(all(reads).await) {
             let bytes = read?.ok_or_else(|| S3Error::Missing {

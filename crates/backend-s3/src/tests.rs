@@ -284,3 +284,15 @@ fn trims_and_zeroes_of_terabytes_take_no_time_and_no_space() {
     assert_eq!(read(&backend, 1024 << 30, 4096), [0; 4096]);
     assert_eq!(backend.io_count().unwrap().discards, 1);
 }
+
+#[test]
+fn opens_without_writes_do_not_add_up() {
+    let bucket = Bucket::new();
+    for _ in 0..30 {
+        let backend = bucket.open();
+        assert_eq!(read(&backend, 0, 512), [0; 512]);
+    }
+    let manifest = bucket.manifest();
+    assert_eq!(manifest.epoch, 31);
+    assert!(manifest.replay.len() < 12, "{:?}", manifest.replay);
+}

@@ -10,9 +10,10 @@ const MAGIC: &[u8; 4] = b"FBmf";
 const VERSION: u32 = 1;
 /// Length of the record of the owner, at most.
 const OWNER_BYTES_MAX: usize = 4096;
-/// Epochs since the last checkpoint, at most. One is added by each open of a volume, and a
-/// checkpoint is written at the latest after so many.
+/// Epochs since the last checkpoint, at most. Each open of a volume adds one.
 const REPLAY_MAX: usize = 4096;
+/// Epochs since the last checkpoint that make one due: an open reads the end of each.
+const REPLAY_MANY: usize = 8;
 const PARTS_MAX: usize = 16_384;
 
 /// The root of a volume.
@@ -113,7 +114,7 @@ impl Manifest {
 
     /// Whether there are so many epochs since the last checkpoint that one is due.
     pub fn has_many_epochs(&self) -> bool {
-        self.replay.len() >= REPLAY_MAX / 2
+        self.replay.len() > REPLAY_MANY
     }
 
     /// The size of the volume in sectors.
