@@ -76,6 +76,8 @@ fn versions(daemon: &Daemon) -> Vec<u32> {
 /// else is; nothing is torn.
 fn kills_lose_nothing(settings: &str, needs_flush: bool, rounds: u64) {
     let place = Place::new();
+    // A flush that does not wait for the store is noticed.
+    place.store.set(|faults| faults.delay = Duration::from_millis(10));
     let mut random = Random::new(5);
     let (mut written, mut durable) = (vec![0u32; BLOCKS as usize], vec![0u32; BLOCKS as usize]);
     for round in 0..rounds {
@@ -99,6 +101,10 @@ fn kills_lose_nothing(settings: &str, needs_flush: bool, rounds: u64) {
                 client.flush().unwrap();
                 durable.clone_from(&written);
             }
+        }
+        if needs_flush && round % 2 == 0 {
+            client.flush().unwrap();
+            durable.clone_from(&written);
         }
         daemon.kill();
     }
