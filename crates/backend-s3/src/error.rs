@@ -85,6 +85,14 @@ pub enum S3Error {
         /// What it said.
         text: String,
     },
+    /// There are no credentials.
+    #[error("there are no credentials for {place}, and this machine has no role with some: {text}")]
+    NoKeys {
+        /// Bucket and prefix.
+        place: String,
+        /// Why the machine has none.
+        text: String,
+    },
     /// There is no such bucket.
     #[error("there is no bucket '{bucket}' in the store at {endpoint}")]
     Bucket {
@@ -199,6 +207,11 @@ impl Fault for S3Error {
                  bucket",
             )
             .or("the region and the clock of this machine"),
+            Self::NoKeys { .. } => Remedy::from(
+                "name a file with aws_access_key_id and aws_secret_access_key: \
+                 credentials=/etc/forebay/s3-credentials",
+            )
+            .or("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the server's environment"),
             Self::Bucket { .. } => Remedy::from("create it").or("check the name"),
             Self::NoVolume { place } => {
                 Remedy::from(format!("write {place}?size=100GiB to create one"))

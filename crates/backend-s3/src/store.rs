@@ -26,6 +26,9 @@ const BYTES_PER_SECOND_MIN: u64 = 50_000;
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_LAST: Duration = Duration::from_secs(10);
 
+/// The service of a machine that has the credentials of its role.
+const METADATA: &str = "http://169.254.169.254/";
+
 /// A request that was not carried out, or whose answer is lost.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestError {
@@ -40,6 +43,8 @@ pub(crate) enum RequestErrorKind {
     Denied,
     /// There is no such bucket.
     NoBucket,
+    /// There are no credentials: the last resort, the machine's, has none.
+    NoKeys,
     /// Anything else: no answer, an error of the server.
     Failed,
 }
@@ -311,6 +316,7 @@ impl Store {
         match kind {
             RequestErrorKind::Denied => S3Error::Denied { place, endpoint, text },
             RequestErrorKind::NoBucket => S3Error::Bucket { bucket: self.bucket.clone(), endpoint },
+            RequestErrorKind::NoKeys => S3Error::NoKeys { place, text },
             RequestErrorKind::Failed => S3Error::Store { place, endpoint, text },
         }
     }
@@ -364,6 +370,7 @@ impl RequestError {
                 RequestErrorKind::Denied
             }
             _ if text.contains("NoSuchBucket") => RequestErrorKind::NoBucket,
+            _ if error.to_string().contains(METADATA) => RequestErrorKind::NoKeys,
             _ => RequestErrorKind::Failed,
         };
         Self { kind, text }
@@ -391,6 +398,11 @@ fn error_text(error: &Error) -> String {
             .trim_end_matches([':', ' '])
             .to_owned();
     }
+    // Without the request and its time, which every attempt has.
+    let text = match text.split_once(" - ") {
+        Some((request, what)) if request.contains("Error performing") => what,
+        _ => &text,
+    };
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().take(300).collect()
 }

@@ -148,7 +148,7 @@ fn command_line_errors() {
         &["set", "workers=2"],
         &["set", "colour=blue"],
         &["rescue", "list", "none.img"],
-        &["rescue", "verify", "s3://bucket/journal"],
+        &["rescue", "verify", "s3:bucket/journal"],
         &["status"],
         &["status", "--watch", "disk"],
         &["status", "--watch=0"],
