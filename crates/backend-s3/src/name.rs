@@ -7,7 +7,7 @@ use forebay_types::SECTOR_BYTES;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const OPTIONS: [&str; 11] = [
+const OPTIONS: [&str; 10] = [
     "size",
     "grow",
     "endpoint",
@@ -15,7 +15,6 @@ const OPTIONS: [&str; 11] = [
     "credentials",
     "profile",
     "ca",
-    "addressing",
     "object",
     "buffer",
     "keep",
@@ -42,8 +41,6 @@ pub(crate) struct S3Name {
     pub(crate) credentials: Option<(PathBuf, String)>,
     /// A file with the certificates of authorities.
     pub(crate) ca: Option<PathBuf>,
-    /// Whether the bucket is a part of the host's name.
-    pub(crate) in_host: Option<bool>,
     pub(crate) object_sectors: u64,
     pub(crate) buffer_sectors: u64,
     pub(crate) keep: Duration,
@@ -73,11 +70,6 @@ impl S3Name {
             return Err(fields.missing("credentials", "/etc/forebay/s3-credentials").into());
         }
         let profile = profile.unwrap_or_else(|| "default".to_owned());
-        let in_host = fields.get("addressing", "path", |text| match text {
-            "path" => Some(false),
-            "host" => Some(true),
-            _ => None,
-        })?;
         let object = fields.get("object", "16MiB, from 1MiB to 32MiB", |text| {
             whole(text).filter(|bytes| (1 << 20..=32 << 20).contains(bytes))
         })?;
@@ -95,7 +87,6 @@ impl S3Name {
             region: owned(&fields, "region"),
             credentials: credentials.map(|path| (path, profile)),
             ca: path(&fields, "ca")?,
-            in_host,
             object_sectors: (object / SECTOR_BYTES).min(SECTORS_MAX),
             buffer_sectors: buffer.unwrap_or(BUFFER_OBJECTS * object) / SECTOR_BYTES,
             keep: keep.unwrap_or(KEEP),
@@ -152,13 +143,13 @@ mod tests {
         assert_eq!((name.object_sectors, name.buffer_sectors), (32 << 10, 128 << 10));
         let name = S3Name::parse(
             "s3://b/v?size=1GiB&grow=on&endpoint=http://127.0.0.1:9000&region=eu&object=32MiB\
-             &credentials=/etc/c&profile=p&ca=/etc/ca.pem&addressing=host&keep=10s",
+             &credentials=/etc/c&profile=p&ca=/etc/ca.pem&keep=10s",
         )
         .unwrap();
         assert_eq!(name.size_bytes, Some(1 << 30));
         assert_eq!(name.endpoint.as_deref(), Some("http://127.0.0.1:9000"));
         assert_eq!(name.credentials, Some(("/etc/c".into(), "p".into())));
-        assert_eq!((name.in_host, name.grow), (Some(true), true));
+        assert!(name.grow);
         // A place in an object has 16 bits.
         assert_eq!(name.object_sectors, SECTORS_MAX);
         assert_eq!((name.buffer_sectors, name.keep), (256 << 10, Duration::from_secs(10)));

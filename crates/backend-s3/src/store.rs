@@ -91,6 +91,8 @@ impl Store {
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let mut builder = AmazonS3Builder::from_env()
             .with_bucket_name(&name.bucket)
+            // Every store has it.
+            .with_virtual_hosted_style_request(false)
             .with_conditional_put(S3ConditionalPut::ETagMatch)
             .with_retry(retry)
             // Not every store has it, and single ones are free where requests cost.
@@ -101,9 +103,6 @@ impl Store {
         }
         if let Some(region) = &name.region {
             builder = builder.with_region(region);
-        }
-        if let Some(in_host) = name.in_host {
-            builder = builder.with_virtual_hosted_style_request(in_host);
         }
         let file = name.credentials.clone().or_else(credentials::default_file);
         if let Some((path, profile)) = file {

@@ -194,6 +194,37 @@ fn half_an_object_is_noticed_and_named() {
     drop(bench.open());
 }
 
+#[test]
+fn a_store_is_reached_over_tls_if_its_certificate_is_trusted() {
+    forebay_backend_s3::register();
+    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key.into())
+        .unwrap();
+    let server = S3Server::start_with(Some(Arc::new(tls)));
+    let directory = tempfile::tempdir().unwrap();
+    let ca = directory.path().join("ca.pem");
+    std::fs::write(&ca, certified.cert.pem()).unwrap();
+    let credentials = S3Server::credentials(directory.path(), KEY);
+    let (port, ca, credentials) = (server.port(), ca.display(), credentials.display());
+    let name = format!(
+        "s3://bucket/v?size=64MiB&endpoint=https://localhost:{port}&credentials={credentials}"
+    );
+    let untrusted = forebay_backend::open(&name, &OpenOptions::default());
+    let said = untrusted.err().unwrap().explained();
+    assert!(said.contains("certificate") && server.objects().is_empty(), "{said}");
+    let backend = forebay_backend::open(&format!("{name}&ca={ca}"), &OpenOptions::default());
+    let backend = backend.unwrap();
+    let data = vec![9; 3 << 20];
+    Blocking::new(&*backend).write(0, &data, true).unwrap();
+    assert!(read(&*backend, 0, data.len()) == data);
+}
+
 /// Prints what docs/manual/s3.md says of requests and bytes.
 #[test]
 #[ignore = "prints figures"]

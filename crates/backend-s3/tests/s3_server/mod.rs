@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,6 +89,11 @@ struct Request {
 
 impl S3Server {
     pub fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    /// With TLS, if there is a configuration.
+    pub fn start_with(tls: Option<Arc<rustls::ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let data = Arc::new(Mutex::new(ServerData::default()));
@@ -101,10 +106,21 @@ impl S3Server {
                 }
                 let (shared, stopping) = (shared.clone(), stopping.clone());
                 let Ok(stream) = stream else { continue };
-                std::thread::spawn(move || drop(serve(&stream, &shared, &stopping)));
+                let tls = tls.clone();
+                std::thread::spawn(move || {
+                    stream.set_nodelay(true).unwrap();
+                    let Some(tls) = tls else { return drop(serve(stream, &shared, &stopping)) };
+                    let session = rustls::ServerConnection::new(tls).unwrap();
+                    let stream = rustls::StreamOwned::new(session, stream);
+                    drop(serve(stream, &shared, &stopping));
+                });
             }
         });
         Self { address, data, is_stopping }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
     }
 
     pub fn endpoint(&self) -> String {
@@ -183,11 +199,10 @@ impl Drop for S3Server {
 }
 
 fn serve(
-    stream: &TcpStream,
+    stream: impl Read + Write,
     data: &Mutex<ServerData>,
     is_stopping: &AtomicBool,
 ) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream);
     while let Some(request) = read_request(&mut reader)? {
         if is_stopping.load(Ordering::Relaxed) {
@@ -199,11 +214,12 @@ fn serve(
             head += &format!("{name}: {value}\r\n");
         }
         head += "\r\n";
-        let mut stream = stream;
+        let stream = reader.get_mut();
         stream.write_all(head.as_bytes())?;
         if request.method != "HEAD" {
             stream.write_all(&body)?;
         }
+        stream.flush()?;
     }
     Ok(())
 }
