@@ -6,11 +6,13 @@
 #   scripts/ceph-cluster.sh stop DIR            stop its daemons
 #   scripts/ceph-cluster.sh kill DIR DAEMON     kill a daemon: mon or osd.NUMBER
 #   scripts/ceph-cluster.sh run DIR DAEMON      start it again
+#   scripts/ceph-cluster.sh gateway DIR         start an S3 server on it, and print its address; the
+#                                               keys are `access` and `secret`
 #
 # The configuration is DIR/ceph.conf, the pool `rbd`, with two copies if there is more than one OSD.
 set -euo pipefail
 
-usage="usage: ceph-cluster.sh start|stop|kill|run DIR [OSDS|DAEMON]"
+usage="usage: ceph-cluster.sh start|stop|kill|run|gateway DIR [OSDS|DAEMON]"
 verb=${1:?$usage}
 dir=$(realpath -m "${2:?$usage}")
 conf=$dir/ceph.conf
@@ -33,7 +35,8 @@ run() {
   case $1 in
     mon) command=(ceph-mon -f -i a -c "$conf") ;;
     osd.*) command=(ceph-osd -f -i "${1#osd.}" -c "$conf") ;;
-    *) fail "no daemon '$1': mon or osd.NUMBER" ;;
+    gateway) command=(radosgw -f -n client.gateway -c "$conf") ;;
+    *) fail "no daemon '$1': mon, osd.NUMBER or gateway" ;;
   esac
   setsid "${command[@]}" </dev/null >>"$dir/$1.out" 2>&1 &
   echo $! >"$dir/$1.pid"
@@ -52,9 +55,10 @@ end() {
 }
 
 write_conf() {
-  local port
-  port=$("$python" -c 'import socket as s; x = s.socket(); x.bind(("127.0.0.1", 0))
-print(x.getsockname()[1])')
+  local port s3_port
+  read -r port s3_port < <("$python" -c 'import socket as s; x = [s.socket(), s.socket()]
+for y in x: y.bind(("127.0.0.1", 0))
+print(*(y.getsockname()[1] for y in x))')
   cat >"$conf" <<CONF
 [global]
 fsid = $(cat /proc/sys/kernel/random/uuid)
@@ -92,6 +96,12 @@ bluestore_cache_size = 134217728
 osd_crush_initial_weight = 1
 osd_heartbeat_interval = 1
 osd_heartbeat_grace = 4
+
+[client.gateway]
+rgw_frontends = beast endpoint=127.0.0.1:$s3_port tcp_nodelay=1
+rgw_data = $dir
+rgw_enable_usage_log = false
+rgw_run_sync_thread = false
 CONF
 }
 
@@ -112,6 +122,7 @@ make() {
   key client.admin mon 'allow *' osd 'allow *'
   key client.vm mon 'profile rbd' osd 'profile rbd'
   key client.weak mon 'allow r'
+  key client.gateway mon 'allow rw' osd 'allow rwx'
   for ((at = 0; at < $1; at++)); do
     key "osd.$at" mon 'allow profile osd' osd 'allow *'
   done
@@ -185,10 +196,26 @@ start() {
   wait "$settling"
 }
 
+# gateway: starts the S3 server, with one user.
+gateway() {
+  local address
+  address=$(sed -n 's/^rgw_frontends = .*endpoint=\([^ ]*\).*/\1/p' "$conf")
+  run gateway
+  for _ in {1..600}; do
+    if (exec 3<>"/dev/tcp/${address/://}") 2>/dev/null; then break; fi
+    pid_of gateway >/dev/null || fail "the gateway has ended: see $dir/gateway.out"
+    sleep 0.1
+  done
+  radosgw-admin -c "$conf" -n client.gateway user create --uid test --display-name test \
+    --access-key access --secret-key secret >>"$dir/gateway.out" 2>&1 || true
+  echo "http://$address"
+}
+
 case $verb in
+  gateway) gateway ;;
   start) start "${3:-1}" ;;
   stop)
-    for pid in "$dir"/osd.*.pid "$dir"/mon.pid; do
+    for pid in "$dir"/gateway.pid "$dir"/osd.*.pid "$dir"/mon.pid; do
       [[ ! -e $pid ]] || end "$(basename "$pid" .pid)" TERM
     done
     ;;

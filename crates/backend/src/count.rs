@@ -20,7 +20,7 @@ pub struct IoCount {
 /// The counters behind an [`IoCount`]. They are read one by one: a snapshot during I/O may include
 /// a read but not its bytes.
 #[derive(Default)]
-pub(crate) struct IoCounter {
+pub struct IoCounter {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     writes: AtomicU64,
@@ -32,7 +32,7 @@ pub(crate) struct IoCounter {
 
 impl IoCounter {
     /// Counts one I/O.
-    pub(crate) fn add(&self, io: &Io) {
+    pub fn add(&self, io: &Io) {
         let (count, bytes) = match io.kind {
             IoKind::Read => (&self.reads, Some(&self.read_bytes)),
             IoKind::Write { .. } => (&self.writes, Some(&self.write_bytes)),
@@ -47,7 +47,7 @@ impl IoCounter {
     }
 
     /// A snapshot of the counters.
-    pub(crate) fn get(&self) -> IoCount {
+    pub fn get(&self) -> IoCount {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         IoCount {
             reads: get(&self.reads),

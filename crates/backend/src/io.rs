@@ -167,9 +167,35 @@ impl Io {
         ByteRange::new(self.offset, self.len)
     }
 
+    /// The data of a write, in order.
+    ///
+    /// # Panics
+    /// If it is not a write.
+    pub fn written(&self) -> impl Iterator<Item = &[u8]> {
+        assert!(matches!(self.kind, IoKind::Write { .. }), "only a write has data");
+        // SAFETY: the I/O is not answered while it is borrowed, because its token is in it.
+        self.buffers.iter().map(|buffer| unsafe { buffer.as_slice() })
+    }
+
+    /// Fills a part of a read, which begins `skip` bytes after its start.
+    ///
+    /// # Panics
+    /// If it is not a read, or ends before the bytes do.
+    pub fn fill(&mut self, skip: u64, bytes: &[u8]) {
+        assert_eq!(self.kind, IoKind::Read, "only a read is filled");
+        let mut rest = bytes;
+        for part in &window(&self.buffers, skip, bytes.len() as u64) {
+            let (now, later) = rest.split_at(part.len());
+            // SAFETY: the I/O is not answered while it is borrowed, because its token is in it, and
+            // it is borrowed exclusively.
+            unsafe { part.as_mut_slice() }.copy_from_slice(now);
+            rest = later;
+        }
+    }
+
     /// Validates an I/O: returns it if it is within the size, in whole sectors, with the buffers of
     /// its kind, and permitted; otherwise answers it with an error.
-    pub(crate) fn admit(self, description: &Description) -> Option<Self> {
+    pub fn admit(self, description: &Description) -> Option<Self> {
         let buffer_bytes: u64 = self.buffers.iter().map(|buffer| buffer.len() as u64).sum();
         let buffers_fit = match self.kind {
             IoKind::Read | IoKind::Write { .. } => buffer_bytes == self.len,

@@ -14,6 +14,7 @@ mod file;
 mod file_extents;
 mod geometry;
 mod hardware;
+mod holder;
 mod io;
 pub mod layers;
 mod log;
@@ -37,23 +38,28 @@ mod uses;
 
 pub use blocking::{Blocking, IoWait, PendingRead};
 pub use buffer::{AlignedBuffer, BUFFER_ALIGNMENT_BYTES};
-pub use count::IoCount;
+pub use count::{IoCount, IoCounter};
 pub use file::{FileBackend, FileError, file_bytes_max, report_oversize_writes};
 pub use file_extents::{FileExtent, Placement, file_extents, is_on_realtime_device};
 pub use forebay_types::Extent;
 pub use hardware::hardware_name;
+pub use holder::{Fate, Holder};
 pub use io::{Buffer, CompletionSink, Io, IoKind, IoToken};
 pub use log::LogLimiter;
 pub use memory::{MemoryBackend, MemoryStoreError, saved_memory_bytes};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdTls, NbdTlsError, NbdUrl};
-pub use open::{OpenError, allocated_bytes, identity_of, open, plain_path, try_open};
+pub use open::{
+    AddedError, AddedScheme, OpenAdded, OpenError, add_scheme, allocated_bytes, identity_of, open,
+    plain_path, try_open,
+};
 pub use options::OpenOptions;
 pub use presence::Displaced;
 pub use rbd::{RbdBackend, RbdError};
 pub use reservation::{ReservationError, ReservationKey};
 pub use size::{DiskSize, MeasureError};
-pub use spec::SpecError;
+pub use spec::{Fields, SpecError, duration_ns, percent_decode, size_bytes, switch};
 pub use tenure::Tenure;
+pub use trial::{TrialBackend, UNKNOWN_BYTES};
 pub use uses::{device_uses, names_in};
 
 use forebay_types::{ByteRange, DiskGeometry};
@@ -63,7 +69,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 forebay_types::faults! {
-    model::ArrayError, layers::BlocksError, FileError, MeasureError, MemoryStoreError,
+    AddedError, model::ArrayError, layers::BlocksError, FileError, MeasureError, MemoryStoreError,
     model::ModelError, NbdError, OpenError, RbdError, ReservationError, SpecError,
     layers::OwnedError,
     layers::TraceFileError,

@@ -12,6 +12,7 @@
 //!         | nbd://HOST[:PORT]/EXPORT               an export of an NBD server
 //!         | nbd+unix:///EXPORT?socket=PATH         the same over a Unix socket
 //!         | rbd:POOL/IMAGE[@CONF][?user=USER]      an image of a Ceph cluster
+//!         | SCHEME:…                               of a crate above this one: `add_scheme`
 //!         | LAYER(OPTION=VALUE,…):BACKING          a layer over any of these
 //! LAYER   = blocks | delay | error | owned | rate | trace | volatile
 //! ```
@@ -26,10 +27,11 @@ use crate::memory::MemoryStoreError;
 use crate::model::ModelError;
 use crate::nbd::NbdError;
 use crate::rbd::RbdError;
+use crate::sync::{read, write};
 use crate::{Backend, OpenOptions, SpecError, layers, memory, model, nbd, rbd};
 use forebay_types::{Blame, Fault, Remedy, backing};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 /// Maximum number of nested layers and models: the open is recursive.
 const LAYERS_MAX: usize = 16;
@@ -58,6 +60,64 @@ const SCHEMES: [Scheme; 4] = [
     },
     Scheme { names: &["rbd"], open: |(name, _), options, _| Ok(rbd::open(name, options)?) },
 ];
+
+/// A kind of backend of another crate, such as one whose libraries this crate does without.
+#[derive(Clone, Copy, Debug)]
+pub struct AddedScheme {
+    /// The text before the colon.
+    pub name: &'static str,
+    /// Opens the whole name, or a stand-in for a trial.
+    pub open: OpenAdded,
+}
+
+/// Opens a name, with its scheme.
+pub type OpenAdded = fn(&str, &OpenOptions) -> Result<Arc<dyn Backend>, AddedError>;
+
+/// The schemes of other crates, which the program adds when it starts.
+static ADDED: RwLock<Vec<AddedScheme>> = RwLock::new(Vec::new());
+
+/// Adds a kind of backend for the rest of the process.
+pub fn add_scheme(scheme: AddedScheme) {
+    write(&ADDED).push(scheme);
+}
+
+fn added_scheme(spec: &str) -> Option<AddedScheme> {
+    let (name, _) = spec.split_once(':')?;
+    read(&ADDED).iter().find(|scheme| scheme.name == name).copied()
+}
+
+/// An error of a kind of backend that was added.
+#[derive(Debug)]
+pub struct AddedError(Box<dyn Fault + Send + Sync>);
+
+impl AddedError {
+    /// Wraps an error.
+    pub fn new(error: impl Fault + Send + Sync + 'static) -> Self {
+        Self(Box::new(error))
+    }
+}
+
+impl std::fmt::Display for AddedError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for AddedError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+impl Fault for AddedError {
+    fn remedy(&self) -> Remedy {
+        self.0.remedy()
+    }
+
+    fn blame(&self) -> Blame {
+        self.0.blame()
+    }
+}
 
 /// The scheme of a name, and the part after the colon; `None` for a path.
 fn scheme_of(spec: &str) -> Option<(&'static Scheme, &str)> {
@@ -99,6 +159,9 @@ pub enum OpenError {
     /// A volatile cache.
     #[error(transparent)]
     Volatile(#[from] VolatileError),
+    /// A kind of backend of another crate.
+    #[error(transparent)]
+    Added(#[from] AddedError),
 }
 
 impl OpenError {
@@ -114,6 +177,7 @@ impl OpenError {
             Self::Owned(error) => error,
             Self::Trace(error) => error,
             Self::Volatile(error) => error,
+            Self::Added(error) => error,
         }
     }
 }
@@ -186,6 +250,9 @@ pub(crate) fn open_nested(
     if let Some((scheme, rest)) = scheme_of(spec) {
         return (scheme.open)((spec, rest), options, depth);
     }
+    if let Some(scheme) = added_scheme(spec) {
+        return Ok((scheme.open)(spec, options)?);
+    }
     let path = path_of(spec)?;
     if options.is_trial {
         return match FileBackend::ask(path, options) {
@@ -236,7 +303,8 @@ mod tests {
 
     #[test]
     fn the_registry_has_the_schemes_that_a_configuration_may_name() {
-        let names = SCHEMES.iter().flat_map(|scheme| scheme.names).chain(&["file"]);
+        // `s3` is added by the crate above this one.
+        let names = SCHEMES.iter().flat_map(|scheme| scheme.names).chain(&["file", "s3"]);
         let names: std::collections::BTreeSet<_> = names.copied().collect();
         assert_eq!(names, backing::SCHEMES.into());
     }
@@ -262,14 +330,14 @@ mod tests {
     #[test]
     fn an_unknown_scheme_gets_its_own_remedy() {
         for (spec, remedy) in [
-            ("s3://bucket/disk", "nbdkit"),
+            ("gs://bucket/disk", "nbdkit"),
             ("ceph:pool/image", "rbd:POOL/IMAGE"),
             ("iscsi://host/target", "iscsiadm"),
             ("vhost-user:/run/x.sock", "over NBD"),
             ("https://host/disk.img", "nbdkit"),
             ("foo://x", "memory:SIZE"),
             ("bar:baz", "memory:SIZE"),
-            ("delay():s3://bucket/disk", "nbdkit"),
+            ("delay():gs://bucket/disk", "nbdkit"),
         ] {
             let error = open(spec, &OpenOptions::default()).err().unwrap();
             let (text, remedies) = (error.to_string(), error.remedy().to_string());

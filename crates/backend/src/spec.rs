@@ -127,7 +127,7 @@ impl Fault for SpecError {
 }
 
 /// Decodes percent-encoded text: `%41` is `A`.
-pub(crate) fn percent_decode(text: &str) -> Result<String, SpecError> {
+pub fn percent_decode(text: &str) -> Result<String, SpecError> {
     let fail = || SpecError::BadEncoding { text: text.to_owned() };
     let digit = |byte: Option<u8>| {
         byte.and_then(|b| char::from(b).to_digit(16)).map(|d| d as u8).ok_or_else(fail)
@@ -151,7 +151,7 @@ pub(crate) fn percent_decode(text: &str) -> Result<String, SpecError> {
 }
 
 /// The options of one backend or layer.
-pub(crate) struct Fields<'a> {
+pub struct Fields<'a> {
     what: &'a str,
     fields: Vec<(&'a str, String)>,
     /// Put before each key that is queried.
@@ -160,7 +160,7 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// Parses `text`: pairs of a `known` key and a percent-encoded value, between `separator`s.
-    pub(crate) fn parse(
+    pub fn parse(
         what: &'a str,
         text: &'a str,
         separator: char,
@@ -191,13 +191,13 @@ impl<'a> Fields<'a> {
     }
 
     /// The text of an option, if it is set.
-    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+    pub fn text(&self, key: &str) -> Option<&str> {
         let is_key = |k: &str| k.strip_prefix(self.prefix) == Some(key);
         self.fields.iter().find(|(k, _)| is_key(k)).map(|(_, value)| value.as_str())
     }
 
     /// The value of an option, parsed with `read`, if it is set.
-    pub(crate) fn get<T>(
+    pub fn get<T>(
         &self,
         key: &str,
         example: &'static str,
@@ -216,7 +216,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The error for a missing option.
-    pub(crate) fn missing(&self, key: &str, example: &'static str) -> SpecError {
+    pub fn missing(&self, key: &str, example: &'static str) -> SpecError {
         let (what, key) = (self.what.to_owned(), format!("{}{key}", self.prefix));
         SpecError::Missing { what, key, example }
     }
@@ -224,7 +224,7 @@ impl<'a> Fields<'a> {
 
 /// Parses a duration, `250ns`, `80us`, `8.5ms`, `1s`, `2m` or `3h`, in nanoseconds. Refuses a
 /// number without a unit.
-pub(crate) fn duration_ns(text: &str) -> Option<u64> {
+pub fn duration_ns(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(end);
     let unit_ns = match unit {
@@ -246,7 +246,8 @@ pub(crate) fn bytes_per_second(text: &str) -> Option<u64> {
     text.strip_suffix("/s").unwrap_or(text).parse::<Size>().ok().map(Size::bytes).filter(|&b| b > 0)
 }
 
-pub(crate) fn size_bytes(text: &str) -> Option<u64> {
+/// Parses a size in bytes.
+pub fn size_bytes(text: &str) -> Option<u64> {
     text.parse::<Size>().ok().map(Size::bytes)
 }
 
@@ -255,7 +256,7 @@ pub(crate) fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
 }
 
 /// Parses `on` or `off`.
-pub(crate) fn switch(text: &str) -> Option<bool> {
+pub fn switch(text: &str) -> Option<bool> {
     match text {
         "on" => Some(true),
         "off" => Some(false),

@@ -5,17 +5,17 @@ use crate::{Backend, Description, DiskSize, Io, StoreMedium};
 use forebay_types::{DiskGeometry, IoError, SECTOR_BYTES};
 
 /// The size of a store whose size is known only once it is open.
-pub(crate) const UNKNOWN_BYTES: u64 = 1 << 50;
+pub const UNKNOWN_BYTES: u64 = 1 << 50;
 
 /// The stand-in.
-pub(crate) struct TrialBackend {
+pub struct TrialBackend {
     description: Description,
     medium: StoreMedium,
 }
 
 impl TrialBackend {
     /// A stand-in for the store `name` of this size.
-    pub(crate) fn new(name: &str, size_bytes: u64, identity: String, medium: StoreMedium) -> Self {
+    pub fn new(name: &str, size_bytes: u64, identity: String, medium: StoreMedium) -> Self {
         let description = Description {
             name: name.to_owned(),
             size: DiskSize::new(size_bytes),

@@ -20,8 +20,8 @@ const HEAD: &str = "\
 const VOLUMES: &str = "
 # Volumes: a section for each, below all settings above. Only name and backing are needed.
 # A backing is the path of a disk or an image file, or one of memory:SIZE,
-# nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH and rbd:POOL/IMAGE. Name a disk by a
-# path that stays, such as one in /dev/disk/by-id.
+# nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE and
+# s3://BUCKET/PREFIX. Name a disk by a path that stays, such as one in /dev/disk/by-id.
 #
 #[[volume]]
 #name = \"data\"

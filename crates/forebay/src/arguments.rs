@@ -407,9 +407,10 @@ fn volume_help(first: &str) -> String {
     format!(
         "{first}\n\
          BACKING is a path, or one of memory:SIZE, model:hdd?size=SIZE, nbd://HOST/EXPORT, \
-         nbd+unix:///EXPORT?socket=PATH and rbd:POOL/IMAGE. memory:SIZE?save=PATH is loaded from a \
-         file and saved to it at a stop, with &every=5m also every 5 minutes, and by `forebay \
-         save`. Layers may precede it, as in delay(read=5ms,write=5ms):/dev/sdb.\n\
+         nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE and s3://BUCKET/PREFIX. \
+         memory:SIZE?save=PATH is loaded from a file and saved to it at a stop, with &every=5m \
+         also every 5 minutes, and by `forebay save`. Layers may precede it, as in \
+         delay(read=5ms,write=5ms):/dev/sdb.\n\
          The keys are\n{keys}\
          Write-back needs protection=journal,journal=BACKING, or protection=ups with --ups, or \
          protection=none,accept-loss=yes. Volumes may share a journal. A comma outside \

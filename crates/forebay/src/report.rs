@@ -108,6 +108,7 @@ fn any_fault_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a dyn Fault> {
         .or_else(|| forebay_terminal::fault_in(error))
         .or_else(|| forebay_config::fault_in(error))
         .or_else(|| forebay_backend::fault_in(error))
+        .or_else(|| forebay_backend_s3::fault_in(error))
         .or_else(|| forebay_control::fault_in(error))
         .or_else(|| forebay_runtime::fault_in(error))
         .or_else(|| forebay_power::fault_in(error))

@@ -10,8 +10,8 @@ pub fn scheme_of(name: &str) -> Option<&str> {
 }
 
 /// The schemes that the backends implement.
-pub const SCHEMES: [&str; 8] =
-    ["file", "memory", "model", "nbd", "nbd+unix", "nbds", "nbds+unix", "rbd"];
+pub const SCHEMES: [&str; 9] =
+    ["file", "memory", "model", "nbd", "nbd+unix", "nbds", "nbds+unix", "rbd", "s3"];
 
 /// Whether the backing below all layers is memory that is loaded from a file and saved to it.
 pub fn is_saved_memory(name: &str) -> bool {
@@ -42,7 +42,8 @@ pub fn remedy_for_scheme(scheme: &str) -> &'static str {
         "nvme" | "nvme+tcp" => {
             "connect with `nvme connect`, and use the /dev/nvme device as the backing"
         }
-        "s3" | "gs" | "http" | "https" | "ftp" | "ssh" | "sftp" => {
+        "s3a" | "s3n" => "write s3://BUCKET/PREFIX as the backing",
+        "gs" | "http" | "https" | "ftp" | "ssh" | "sftp" => {
             "serve it with a plugin of nbdkit, and use nbd://HOST/EXPORT as the backing"
         }
         "vhost-user" | "vhost" | "ublk" => {
@@ -50,7 +51,7 @@ pub fn remedy_for_scheme(scheme: &str) -> &'static str {
         }
         _ => {
             "give the path of a file or block device, or one of memory:SIZE, model:hdd?size=SIZE, \
-             nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE"
+             nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE, s3://BUCKET/PREFIX"
         }
     }
 }

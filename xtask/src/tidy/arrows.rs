@@ -6,7 +6,7 @@ use super::Finding;
 
 /// Each crate by its directory, and its permitted workspace dependencies. Anything else is an
 /// error, so a new crate must be added here first. Dev-dependencies are not checked.
-const ARROWS: [(&str, &[&str]); 32] = [
+const ARROWS: [(&str, &[&str]); 34] = [
     ("types", &[]),
     ("threads", &[]),
     ("ecc", &["types"]),
@@ -19,6 +19,8 @@ const ARROWS: [(&str, &[&str]); 32] = [
     ("advice", &["types", "policy", "volume"]),
     ("nbd", &["types"]),
     ("backend", &["types", "threads", "nbd"]),
+    ("objects", &[]),
+    ("backend-s3", &["types", "objects", "backend"]),
     ("frontend", &["types", "engine", "volume"]),
     ("frontend-nbd", &["types", "threads", "engine", "volume", "nbd", "frontend"]),
     ("ublk", &["types"]),
@@ -53,6 +55,7 @@ const ARROWS: [(&str, &[&str]); 32] = [
             "format",
             "protect",
             "backend",
+            "backend-s3",
             "frontend",
             "frontend-nbd",
             "frontend-ublk",
@@ -75,7 +78,7 @@ const ARROWS: [(&str, &[&str]); 32] = [
 ];
 
 /// Async runtimes are permitted only in these crates, outside the data path.
-const ASYNC_CRATES: [&str; 3] = ["api", "control", "forebay"];
+const ASYNC_CRATES: [&str; 4] = ["api", "backend-s3", "control", "forebay"];
 const ASYNC_PREFIXES: [&str; 4] = ["tokio", "hyper", "axum", "futures"];
 
 /// Checks the manifest `file`.

@@ -6,10 +6,9 @@
 use super::RbdError;
 use super::ceph::{ImageWatcher, LOCK_EXCLUSIVE, text_of};
 use super::connection::{c_text, error_of};
-use super::holder::{self, Fate, Holder};
 use super::image::{Image, NOT_FOUND};
 use crate::sync::lock;
-use crate::{OpenOptions, Tenure};
+use crate::{Fate, Holder, OpenOptions, Tenure};
 use libc::{c_char, c_int};
 use std::ffi::CStr;
 use std::io;
@@ -24,6 +23,8 @@ const TAKEOVER_WAIT: Duration = Duration::from_secs(5);
 const SHUT_OUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The most clients of an image that are looked at.
 const WATCHERS_MAX: usize = 64;
+/// The key of the metadatum that says which process has the lock.
+const HOLDER_KEY: &str = "forebay.holder";
 /// The key of the metadatum with the tenure.
 const TENURE: &str = "forebay.tenure";
 
@@ -228,7 +229,7 @@ impl ImageLock<'_> {
 
     /// The record of the process that has the lock, if its owner has left one.
     fn holder(&self, owner: &str) -> Option<Holder> {
-        let text = self.0.metadatum(holder::KEY).ok()??;
+        let text = self.0.metadatum(HOLDER_KEY).ok()??;
         Holder::parse(&text, owner)
     }
 
@@ -236,7 +237,7 @@ impl ImageLock<'_> {
     /// for the cluster to notice the end of this one.
     fn record_holder(&self) -> Result<(), RbdError> {
         let Some(here) = self.owner()?.as_deref().and_then(Holder::here) else { return Ok(()) };
-        if let Err(error) = self.0.set_metadatum(holder::KEY, &here.to_string()) {
+        if let Err(error) = self.0.set_metadatum(HOLDER_KEY, &here.to_string()) {
             tracing::warn!(
                 image = %self.0.place,
                 %error,

@@ -15,7 +15,6 @@
 mod ceph;
 mod connection;
 mod error;
-mod holder;
 mod image;
 mod lock;
 mod name;

@@ -14,7 +14,7 @@ const VALUES: [(&str, &str); 8] = [
     (
         "BACKING",
         "A path of a disk or an image file, memory:SIZE, nbd://HOST/EXPORT, \
-        nbd+unix:///EXPORT?socket=PATH or rbd:POOL/IMAGE.",
+        nbd+unix:///EXPORT?socket=PATH, rbd:POOL/IMAGE or s3://BUCKET/PREFIX.",
     ),
     ("1-64", "A number of this range."),
     ("...", "There may be several, as a TOML array."),

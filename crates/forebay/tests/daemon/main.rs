@@ -58,6 +58,10 @@ mod remedies;
 mod request_limits;
 mod rescue;
 mod resize;
+mod s3_disks;
+#[allow(dead_code, reason = "the tests of the backend use the rest")]
+#[path = "../../../backend-s3/tests/s3_server/mod.rs"]
+mod s3_server;
 mod saved;
 mod sizing;
 mod slow;

@@ -36,7 +36,7 @@ fn serve(arguments: &[&str]) -> Vec<String> {
 fn an_unknown_kind_of_backing_gets_a_working_alternative() {
     let directory = tempfile::tempdir().unwrap();
     let schemes = [
-        ("s3://bucket/disk", "nbdkit"),
+        ("gs://bucket/disk", "nbdkit"),
         ("ceph:pool/image", "rbd:POOL/IMAGE"),
         ("iscsi://host/target", "iscsiadm"),
         ("vhost-user:/run/x.sock", "over NBD"),

@@ -1,21 +1,19 @@
-//! What an image says of the process that has its lock, so that a process that follows a killed one
-//! can tell that the lock is left over.
+//! What a store says of the process that has it, so that a process that follows a killed one can
+//! tell that the store is free.
 //!
-//! A process that ends without closing its image keeps the lock for 30 seconds, until the cluster
-//! notices. The next process on the same machine need not wait: it breaks the lock if it is certain
-//! that the holder is gone. The record is a metadatum of the image. It is written by the holder of
-//! the lock, has the lock's owner as Ceph names it, and counts only while that is the owner.
+//! A process that ends without closing an image of Ceph keeps its lock for 30 seconds, until the
+//! cluster notices, and one that has a volume on S3 keeps it for ever. The next process on the same
+//! machine need not wait if it is certain that the holder is gone. The record is kept with the
+//! store (a metadatum of the image, or the manifest on S3). It has a text that says to which lock
+//! it belongs, as the store names its owner, and counts for no other one.
 
 use std::fmt;
 use std::fs::read_to_string;
 
-/// The key of the metadatum.
-pub(super) const KEY: &str = "forebay.holder";
-
-/// A process that holds the lock of an image.
+/// A process that has a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Holder {
-    /// The lock's owner as Ceph names it: the address of the connection.
+pub struct Holder {
+    /// The lock's owner as the store names it, such as the address of the connection to Ceph.
     owner: String,
     /// The name of the machine.
     host: String,
@@ -30,7 +28,7 @@ pub(super) struct Holder {
 
 /// What is known of the owner of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub enum Fate {
     /// A process of this machine that has ended.
     Gone,
     /// It runs, or it may run.
@@ -39,7 +37,7 @@ pub(super) enum Fate {
 
 impl Holder {
     /// This process, as the owner `owner` of a lock.
-    pub(super) fn here(owner: &str) -> Option<Self> {
+    pub fn here(owner: &str) -> Option<Self> {
         let process = std::process::id();
         Some(Self {
             owner: owner.to_owned(),
@@ -52,7 +50,7 @@ impl Holder {
     }
 
     /// Reads a record of the owner `owner`. `None` if it is of another one, or malformed.
-    pub(super) fn parse(text: &str, owner: &str) -> Option<Self> {
+    pub fn parse(text: &str, owner: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let [of, host, boot, namespace, process, started] = words[..] else { return None };
         (of == owner).then_some(())?;
@@ -62,7 +60,7 @@ impl Holder {
     }
 
     /// Whether the process has certainly ended.
-    pub(super) fn fate(&self) -> Fate {
+    pub fn fate(&self) -> Fate {
         self.fate_seen_from(Self::here(&self.owner), started(self.process))
     }
 
@@ -74,7 +72,7 @@ impl Holder {
     }
 
     /// For messages.
-    pub(super) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         format!("process {} of Forebay on {}", self.process, self.host)
     }
 }
