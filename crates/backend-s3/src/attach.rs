@@ -42,7 +42,7 @@ impl Drop for OpenEntry {
     }
 }
 
-/// An open volume, its tenure unless it is open for reading only, its size in bytes, and its entry.
+/// An open volume, its tenure unless it is read-only, its size in bytes, and its entry.
 pub(crate) type Attached = (Arc<S3Volume>, Option<Tenure>, u64, OpenEntry);
 
 /// Opens a volume.

@@ -109,9 +109,9 @@ impl Backend for S3Backend {
         self.volume.is_fenced()
     }
 
-    /// The nonces of owners are those of their tenures. The manifest has only one before the present
-    /// one, so a server that has died between the opening and the first write counts as another
-    /// owner: then what its host has of the volume is not used without being asked for.
+    /// The nonces of owners are those of their tenures. The manifest has only one before the
+    /// present one, so a server that has died between the opening and the first write counts as
+    /// another owner: what its host has of the volume is then not used without being asked for.
     fn tenure(&self) -> Option<Tenure> {
         self.tenure.clone()
     }
