@@ -1,6 +1,7 @@
 //! The lab: the shipped engine in virtual time, to test and to measure it.
 //!
 //! - [`sim`]: long random runs with faults, each determined by a seed.
+//! - [`site`]: short random runs of many hosts with shared stores, with takeovers.
 //! - [`enumerate`]: all short runs of a small machine, with a crash after every step.
 //! - [`replay`], [`trace`], [`policies`]: miss ratios of eviction policies on recorded requests.
 //! - [`experiment`]: the benefit of the cache for its users, on modelled disks.
@@ -17,4 +18,5 @@ mod named;
 pub mod policies;
 pub mod replay;
 pub mod sim;
+pub mod site;
 pub mod trace;

@@ -11,6 +11,7 @@ use forebay_lab::{
     experiment::Experiment,
     replay::{self, Memory, ReplayPlan, Workload},
     sim::{Sabotage, SimOptions, run_many},
+    site::{self, SiteBug, SiteOptions},
     trace::Trace,
 };
 use forebay_types::{Shown, Size};
@@ -42,6 +43,11 @@ enum LabCommand {
     Replay(ReplayArguments),
     /// Run the cache in the simulator, with random faults; a seed determines the run
     Sim(SimArguments),
+    /// Run many hosts with shared disks in the simulator, with takeovers
+    #[command(long_about = "Run many hosts with shared disks in the simulator, with takeovers.\n\
+        Each seed is a schedule of a site: servers are killed, frozen and cut off, and volumes are \
+        taken over, while clients read and write.")]
+    Site(SiteArguments),
     /// Run a small machine through all short workloads, with a crash after every step
     Enumerate(EnumerateArguments),
     /// Measure in virtual time how much the cache helps, or list the experiments
@@ -127,8 +133,46 @@ struct CommonArguments {
 
 impl CommonArguments {
     fn threads(&self) -> usize {
-        self.threads.unwrap_or_else(|| available_parallelism().map_or(1, usize::from))
+        threads_or_all(self.threads)
     }
+}
+
+fn threads_or_all(threads: Option<usize>) -> usize {
+    threads.unwrap_or_else(|| available_parallelism().map_or(1, usize::from))
+}
+
+/// Arguments of `forebay-lab site`.
+#[derive(Args, Debug)]
+struct SiteArguments {
+    /// The first seed; a seed determines everything random in a schedule
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// The number of seeds to run
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    seeds: u64,
+
+    /// The most steps of a schedule, of a site with up to four hosts and volumes; larger ones have
+    /// more in proportion
+    #[arg(long, value_name = "COUNT", default_value_t = 2000,
+        value_parser = clap::value_parser!(u64).range(2..))]
+    steps: u64,
+
+    /// The number of hosts [default: drawn from the seed, 2 to 4]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
+    hosts: Option<u16>,
+
+    /// The number of volumes [default: drawn from the seed, 1 to 3]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
+    volumes: Option<u16>,
+
+    /// Worker threads [default: one per processor]
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<usize>,
+
+    /// Plant this bug in the stores or the driver, to check that it is found
+    #[arg(long, value_name = "BUG")]
+    sabotage: Option<SiteBug>,
 }
 
 /// Arguments of `forebay-lab enumerate`.
@@ -186,6 +230,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         LabCommand::Replay(arguments) => replay(arguments),
         LabCommand::Sim(arguments) => simulate(&arguments),
+        LabCommand::Site(arguments) => simulate_site(&arguments),
         LabCommand::Enumerate(arguments) => enumerate_workloads(&arguments),
         LabCommand::Run(arguments) => experiment(arguments),
         LabCommand::Completions { shell } => completions(shell),
@@ -268,6 +313,19 @@ fn simulate(arguments: &SimArguments) -> anyhow::Result<()> {
     match summary.failures.len() {
         0 => Ok(()),
         count => bail!("{count} of {} simulations broke a guarantee: see above", summary.runs),
+    }
+}
+
+fn simulate_site(arguments: &SiteArguments) -> anyhow::Result<()> {
+    let SiteArguments { seed, seeds, steps, hosts, volumes, threads, sabotage } = *arguments;
+    let hosts = hosts.map(usize::from);
+    let options = SiteOptions { seed, steps, hosts, volumes, planted: sabotage };
+    let summary =
+        site::run_many(seed..seed.saturating_add(seeds), options, threads_or_all(threads));
+    print(&format!("{summary}\n"))?;
+    match summary.failures.len() {
+        0 => Ok(()),
+        count => bail!("{count} of {} schedules broke a guarantee: see above", summary.schedules),
     }
 }
 

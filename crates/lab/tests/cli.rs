@@ -23,6 +23,7 @@ fn every_subcommand_runs() {
         (&["replay", "t.csv", "--memory", "4KiB"][..], "| trace | memory |", "| t "),
         (&["run"], "cache-effect ", "\ndisk-trouble "),
         (&["sim", "--seed", "7", "--seeds", "2", "--operations", "50"], "2 runs, 0 failed\n", ""),
+        (&["site", "--seed", "7", "--seeds", "3"], "3 schedules, 0 failed\n", "takeovers"),
         (&["enumerate", "--operations", "1", "--threads", "1"], "140 workloads", ""),
         (&["--version"], "forebay-lab ", ""),
     ] {
@@ -50,6 +51,7 @@ fn a_wrong_command_line_is_rejected_with_a_remedy() {
         (&["run", "--report", "x.html"], "required arguments were not provided"),
         (&["sim", "--sabotage", "x"], "no planted bug 'x': choose one of skip-copy, "),
         (&["replay", "t.csv", "--policy", "fifo"], "no eviction policy 'fifo': choose one of lru"),
+        (&["site", "--sabotage", "x"], "no planted bug 'x': choose one of fence-expires, "),
         (&["simulate"], "unrecognized subcommand"),
         (&[], "Usage: forebay-lab"),
     ] {

@@ -26,6 +26,7 @@ mod pool_sizes;
 mod preloader;
 mod read_latency;
 mod report;
+mod takeover;
 mod time_of_day;
 mod trouble;
 mod users;
@@ -72,6 +73,8 @@ named! {
         TimeOfDay = "time-of-day",
         /// Less or more memory, predicted and measured.
         PoolSizes = "pool-sizes",
+        /// Hosts that die, and the others that take their volumes over.
+        Takeover = "takeover",
     }
 }
 
@@ -96,6 +99,7 @@ impl Experiment {
             Self::NoCache => "durable writes, and reads beside writers, to compare with no cache",
             Self::DiskTrouble => "a disk that slows down, stops for a minute or loses a drive",
             Self::PoolSizes => "misses with half and twice the pool, predicted and measured",
+            Self::Takeover => "time until the volumes of dead hosts are served by others",
             Self::TimeOfDay => "hits of daily and weekly jobs, once their times are learned",
         }
     }
@@ -119,6 +123,7 @@ impl Experiment {
             Self::NoCache => no_cache::run(&no_cache::NoCachePlan::FULL, seed),
             Self::DiskTrouble => trouble::run(&trouble::TroublePlan::FULL, seed),
             Self::PoolSizes => pool_sizes::run(&pool_sizes::PoolSizesPlan::FULL, seed),
+            Self::Takeover => takeover::run(&takeover::TakeoverPlan::FULL),
             Self::TimeOfDay => time_of_day::run(&time_of_day::TimeOfDayPlan::FULL, seed),
         }
     }

@@ -666,3 +666,22 @@ fn long_reads_in_order_are_not_divided() {
     let tally = machine.disk_tally();
     assert!(tally.reads <= 96, "{} reads for 64", tally.reads);
 }
+
+#[test]
+fn volumes_of_dead_hosts_are_served_one_after_the_other() {
+    let plan = takeover::TakeoverPlan::FULL;
+    let served = |volumes, survivors, at_a_time, journal_mib| {
+        let outage = takeover::Outage { volumes, survivors, at_a_time, journal_mib };
+        takeover::served_at(&plan, &outage)
+    };
+    let one = served(1, 1, 1, 150.0);
+    // Detection, one turn of the monitors, the fence, and a second of reading.
+    assert!((one[0] - (10.0 + 1.0 / 450.0 + 0.22 + 1.0)).abs() < 1e-6, "{one:?}");
+    let [alone, with_others] = [served(40, 1, 1, 150.0), served(40, 40, 1, 150.0)];
+    assert!(alone[39] - 10.0 > 10.0 * (with_others[39] - 10.0), "{alone:?} {with_others:?}");
+    assert!(served(40, 1, 8, 150.0)[39] < alone[39] / 2.0);
+    // All read at once, and the store delivers what it can.
+    let all = served(1000, 1000, 1, 1000.0);
+    let read_s = 1000.0 * 1000.0 / plan.store_mib_s;
+    assert!(all[999] > 10.0 + read_s && all[999] < 10.0 + read_s + 60.0, "{}", all[999]);
+}

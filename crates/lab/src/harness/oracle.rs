@@ -246,6 +246,37 @@ impl Oracle {
         true
     }
 
+    /// As [`Self::check_read`], without recording the observation.
+    pub(crate) fn permits_read(&self, sector: u64, found: u64, submitted: u32) -> bool {
+        let (volume, issued) = (self.volume, self.issued);
+        let state = &self.sectors[sector as usize];
+        if state.candidates.is_empty() {
+            return found == state.base;
+        }
+        let known = found == ZERO || is_stamp_of(found, volume, sector, issued);
+        state.allows(found, known, |c| c.promise.is_some() && c.ended < submitted)
+    }
+
+    /// Whether this content is that of a write in flight.
+    pub(crate) fn is_in_flight(&self, sector: u64, found: u64) -> bool {
+        let candidates = &self.sectors[sector as usize].candidates;
+        candidates.iter().any(|c| c.stamp == found && c.ended == NEVER)
+    }
+
+    /// Forgets what reads saw in a sector while several contents were possible. Returns the last.
+    pub(crate) fn forget_observed(&mut self, sector: u64) -> Option<u64> {
+        let candidates = &mut self.sectors[sector as usize].candidates;
+        let seen = candidates.extract_if(.., |it| it.source == Source::Observed);
+        seen.last().map(|it| it.stamp)
+    }
+
+    /// Fixes the content of a sector, unless a write to it is in flight.
+    pub(crate) fn settle(&mut self, sector: u64, found: u64) {
+        if self.sectors[sector as usize].candidates.iter().all(|c| c.ended != NEVER) {
+            self.restart(sector, found);
+        }
+    }
+
     /// Whether the sector may hold `found` after a crash.
     pub(crate) fn check_crash(&self, sector: u64, found: u64, crash: Crash) -> bool {
         let (volume, issued) = (self.volume, self.issued);
