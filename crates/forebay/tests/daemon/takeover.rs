@@ -203,6 +203,21 @@ fn a_volume_on_standby_is_served_from_a_takeover_on_and_until_it_stands_by_again
 }
 
 #[test]
+fn a_volume_on_standby_that_was_taken_over_stays_served_by_the_next_server_on_the_pool() {
+    let site = Site::new();
+    let volume = format!("{},standby=yes", site.journaled());
+    let here = Daemon::start_kept(site.here.path(), "auto", "64MiB", &[volume]);
+    assert_eq!(here.run(&["takeover", "disk"]).0, Some(0));
+    write(&mut here.client("disk"), 1, 2);
+    here.kill_server();
+    assert_eq!(read(&mut reconnect(&here), 1), content(1, 2));
+    // Also if another host has had it meanwhile, and left it.
+    site.serve_there(&here, site.journaled(), 2);
+    assert_eq!(read(&mut reconnect(&here), 2), content(2, 3));
+    here.stop();
+}
+
+#[test]
 fn a_server_whose_disk_has_another_owner_ends_the_volume() {
     let site = Site::new();
     let volume = site.volume(UNPROTECTED);

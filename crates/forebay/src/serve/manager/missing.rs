@@ -180,8 +180,10 @@ impl MissingVolumes {
                         tracing::error!(%volume, error = reason, "serving without a volume");
                     }
                     missing.reason = Some(reason);
-                    missing.attempt =
-                        DiskAttempt::Due(Instant::now() + missing.pause, missing.pause);
+                    missing.attempt = match spec.config.standby {
+                        true => DiskAttempt::Standby,
+                        false => DiskAttempt::Due(Instant::now() + missing.pause, missing.pause),
+                    };
                 }
             }
         }
@@ -210,7 +212,8 @@ pub(in crate::serve) fn add_all(
     // A disk that another host owns stays in use.
     let in_use_wait = in_use_wait.min(START_WAIT);
     for spec in specs {
-        if spec.config.standby {
+        // One that the previous process on this pool has served goes on.
+        if spec.config.standby && !daemon.runtime.is_in_pool(&spec.name) {
             daemon.missing.stand_by(spec);
             continue;
         }
