@@ -158,7 +158,8 @@ writes --verify_only || gave_up "the volume is not what fio has written"
 
 if [[ $has_gateway == yes ]]; then
   say "no gateway for ${AWAY:=15} s"
-  writes --end_fsync=1 --randseed=8 &
+  # Slowly, so that it lasts until the gateway is gone.
+  writes --end_fsync=1 --randseed=8 --rate_iops=600 &
   load+=($!)
   writing=$!
   sleep 1
