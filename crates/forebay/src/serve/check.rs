@@ -32,8 +32,11 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     for volume in &config.volumes {
         volume.check_ups(&config.ups.upses, config.vault.is_some())?;
         match try_disk(volume) {
-            Err(problem) if volume.config.nofail => {
-                report::warn(&format!("{}, and nofail=yes: {}", problem.message, problem.remedy));
+            Err(problem) if volume.config.nofail || volume.config.standby => {
+                report::warn(&format!(
+                    "{}, and may be missing: {}",
+                    problem.message, problem.remedy
+                ));
                 continue;
             }
             tried => {
