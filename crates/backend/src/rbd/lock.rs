@@ -57,18 +57,17 @@ impl ImageLock<'_> {
     pub(super) fn acquire(&self, access: &LockAccess) -> Result<(), RbdError> {
         let LockAccess { read_only, takes_over, wait } = *access;
         let begun = Instant::now();
-        let mut taken_from: Option<String> = None;
+        let (mut first, mut taken_from) = (None, None);
         loop {
             let owner = if read_only { self.owner_at_open()? } else { self.owner()? };
             let holder = owner.as_ref().and_then(|owner| self.holder(owner));
             let is_gone = holder.as_ref().is_some_and(|it| it.fate() == Fate::Gone);
-            // Of two servers that take over from one, the second does not end the first.
-            let is_first = taken_from.is_none() || owner == taken_from;
+            // Of two servers that take over at once, the second does not end the first.
+            let is_first = *first.get_or_insert_with(|| owner.clone()) == owner;
             let ends = takes_over && is_first && !is_gone;
             if let Some(owner) = owner.as_ref().filter(|_| (is_gone || ends) && !read_only) {
                 if ends {
-                    // Before librbd, whose entry for the same client changes nothing in most
-                    // versions.
+                    // Before librbd, because in Ceph 16 a second entry changes nothing.
                     self.shut_out(owner);
                     taken_from = Some(owner.clone());
                 }
@@ -91,7 +90,7 @@ impl ImageLock<'_> {
                 0 if read_only => return Ok(()),
                 0 => {
                     // Where a later entry replaces an earlier one, librbd has set the default.
-                    taken_from.iter().for_each(|owner| self.shut_out(owner));
+                    taken_from.iter().for_each(|owner: &String| self.shut_out(owner));
                     self.record_holder()?;
                     return self.begin_tenure();
                 }

@@ -232,6 +232,22 @@ fn a_server_whose_disk_has_another_owner_ends_the_volume() {
     assert_eq!(&disk[LINE_BYTES..][..LINE_BYTES], [0; LINE_BYTES]);
 }
 
+#[test]
+fn a_volume_with_a_loss_limit_has_no_more_dirty_data_than_that() {
+    let site = Site::new();
+    for (limit, is_bounded) in [("1MiB", true), ("off", false)] {
+        let disk = site.at("disk.img").display().to_string();
+        let volume = format!("disk=delay(write=20ms):{disk},{UNPROTECTED},loss-limit={limit}");
+        let here = Daemon::start(site.here.path(), "auto", "64MiB", &[volume]);
+        let mut client = here.client("disk");
+        (0..2048).for_each(|line| write(&mut client, line, 1));
+        let dirty_bytes = here.status()["volumes"][0]["dirty_bytes"].as_u64().unwrap();
+        assert_eq!(dirty_bytes <= MIB, is_bounded, "{limit}: {dirty_bytes}");
+        drop(client);
+        here.stop();
+    }
+}
+
 /// Runs the resource agent of Pacemaker. Returns its exit code.
 fn agent(action: &str, volume: &str, state: &std::path::Path) -> Option<i32> {
     let agent = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/pacemaker/forebay");
