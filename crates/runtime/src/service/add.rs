@@ -213,7 +213,8 @@ fn check_still_here(volumes: &VolumeService, volume: &Arc<Volume>) -> VolumeResu
     Err(VolumeError::TakenOver(volume.name.clone()))
 }
 
-/// Whether another host has a store. Asks the store.
+/// Whether another host has a store. Asks a reserved disk. The write to an image of Ceph that
+/// settles the tenure, before a client is served, fails without the lock.
 fn is_lost(store: &dyn Backend) -> bool {
     store.is_shared() && matches!(store.check_presence(), Err(Displaced::TakenOver))
 }
