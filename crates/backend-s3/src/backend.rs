@@ -10,6 +10,7 @@ use forebay_backend::{
     StoreMedium, Tenure, TrialBackend, UNKNOWN_BYTES,
 };
 use forebay_types::{ByteRange, DiskGeometry, Extent, SECTOR_BYTES};
+use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -114,6 +115,19 @@ impl Backend for S3Backend {
     /// another owner: what its host has of the volume is then not used without being asked for.
     fn tenure(&self) -> Option<Tenure> {
         self.tenure.clone()
+    }
+
+    /// Asks the store whether the volume is still this process's, which may have slept since it was
+    /// opened. There is nothing to forget.
+    fn settle_tenure(&self) -> io::Result<()> {
+        let volume = self.volume.clone();
+        if !volume.read_only {
+            executor::wait_for(&self.volume.executor, async move { volume.verify_owner().await })?;
+        }
+        if self.is_taken_over() {
+            return Err(io::Error::other("another server has taken the volume over"));
+        }
+        Ok(())
     }
 
     fn is_shared(&self) -> bool {

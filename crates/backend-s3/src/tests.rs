@@ -158,6 +158,24 @@ fn a_fenced_owner_acknowledges_nothing_more() {
     assert!(backend.check_presence().is_err());
 }
 
+/// As after a sleep between the opening and the first client.
+#[test]
+fn an_owner_that_was_taken_over_before_it_serves_finds_out() {
+    let bucket = Bucket::new();
+    let first = bucket.open();
+    assert!(first.tenure().unwrap().former.is_empty());
+    let own = first.tenure().unwrap().own;
+    drop(first);
+    let second = bucket.open();
+    assert_eq!(second.tenure().unwrap().former, [own]);
+    second.settle_tenure().unwrap();
+    let mut taken = bucket.manifest();
+    (taken.epoch, taken.nonce) = (taken.epoch + 1, 7);
+    taken.replay.push(taken.epoch);
+    bucket.put("manifest", taken.encode());
+    assert!(second.settle_tenure().is_err() && second.is_taken_over());
+}
+
 #[test]
 fn sizes_and_names_are_checked() {
     let bucket = Bucket::new();
