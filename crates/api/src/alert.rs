@@ -35,7 +35,7 @@ pub struct Alert {
     /// How serious it is.
     pub severity: Severity,
     /// What it is about: `volume`, `journal`, `vault`, `UPS`, `power`, `memory`, `log`, `upgrade`,
-    /// `configuration`.
+    /// `configuration`, `host`, `site`.
     pub kind: String,
     /// The volume or device, if there can be several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,19 +45,28 @@ pub struct Alert {
     /// What to do; null if the text says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
+    /// Whether it is about other hosts of the site: each server that watches them says it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_site: bool,
 }
 
 impl Alert {
     /// An alert without a remedy. The name may be empty.
     pub fn new(severity: Severity, kind: &str, name: &str, text: impl Into<String>) -> Self {
         let name = Some(name.to_owned()).filter(|name| !name.is_empty());
-        Self { severity, kind: kind.to_owned(), name, text: text.into(), remedy: None }
+        Self { severity, kind: kind.to_owned(), name, text: text.into(), ..Self::default() }
     }
 
     /// The alert with what to do.
     #[must_use]
     pub fn with_remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: Some(remedy.into()), ..self }
+    }
+
+    /// The alert, about other hosts of the site.
+    #[must_use]
+    pub fn of_site(self) -> Self {
+        Self { of_site: true, ..self }
     }
 
     /// Whether it is about this volume.

@@ -38,11 +38,13 @@ mod request;
 mod requests;
 mod saved;
 mod settings;
+mod site;
 mod slow;
 mod statistics;
 mod status;
 mod trace;
 mod vault;
+mod volume_state;
 mod warm_up;
 mod write_back;
 
@@ -76,17 +78,21 @@ pub use request::{
 };
 pub use saved::SavedStatus;
 pub use settings::VolumeSettings;
+pub use site::{
+    HostRole, HostStatus, HostVolume, SiteHost, SiteRole, SiteStatus, SiteSummary, SiteVolume,
+};
 pub use slow::{SlowRequest, SlowRequests, SlowWait, WaitingRequest};
 pub use statistics::{
     BackendIos, Counters, DiskUse, IoPattern, Latencies, LatencyBucket, LatencyHistogram,
     LatencySummary, PeriodStatistics, Periods, SizeClass, Statistics, StatisticsOfVolume,
 };
 pub use status::{
-    DiskStall, DurabilityClass, LogStatus, Memory, MemorySizing, MemoryState, MissingVolume, Mode,
-    Status, VolumeList, VolumeState, VolumeStatus,
+    DiskStall, LogStatus, Memory, MemorySizing, MemoryState, MissingVolume, Status, VolumeList,
+    VolumeStatus,
 };
 pub use trace::{TRACE_BYTES_MIN, TRACE_SECONDS_MAX, TraceEnd, TraceRequest, TraceSummary};
 pub use vault::{DrillReport, DumpSummary, HeldVolume, VaultState, VaultStatus};
+pub use volume_state::{DurabilityClass, Mode, VolumeState};
 pub use warm_up::{WarmUpState, WarmUpStatus};
 pub use write_back::{GovernorStatus, WriteBackFigures};
 

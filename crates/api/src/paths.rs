@@ -4,6 +4,10 @@ use std::fmt::Write;
 
 /// `GET`: the status of the server.
 pub const STATUS: &str = "/v1/status";
+/// `GET`: what the other servers of a site want to know of this one.
+pub const HOST: &str = "/v1/host";
+/// `GET`: the site that the server watches.
+pub const SITE: &str = "/v1/site";
 /// `GET`: the statistics of the volumes over time.
 pub const STATISTICS: &str = "/v1/statistics";
 /// `GET`: the figures of the server as metrics for Prometheus.

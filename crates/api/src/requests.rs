@@ -4,7 +4,7 @@ use crate::{
     AddVolume, Analysis, AnalysisRequest, AnalysisStatus, BlockingClient, Client, ConnectDevice,
     ConnectedClient, ConnectedClients, ConnectedDevice, DiscardRequest, Discarded, DrillReport,
     History, Memory, MissingVolume, PinRequest, Progress, ServeDevice, ServedDevice,
-    ServerSettings, SlowRequests, Statistics, StatisticsOfVolume, Status, VolumeList,
+    ServerSettings, SiteStatus, SlowRequests, Statistics, StatisticsOfVolume, Status, VolumeList,
     VolumeSettings, VolumeSize, VolumeStatus,
     client::{ClientResult, DRILL_TIME_MAX},
     paths,
@@ -176,6 +176,11 @@ requests! {
     fn unpin_volume(&self, name: &str, request: &PinRequest) -> ClientResult<VolumeStatus> {
         let path = paths::of_volume(paths::VOLUME_UNPIN, name);
         self.request(Method::POST, &path, Some(request)).await
+    }
+
+    /// The site that the server watches.
+    fn site(&self) -> ClientResult<SiteStatus> {
+        self.query(paths::SITE).await
     }
 
     /// The progress of the analysis.

@@ -3,52 +3,12 @@
 
 use crate::{
     Alert, BackgroundStatus, CacheOff, CacheRatio, Counters, CurveStatus, Damage, DiskUse,
-    GatherStatus, GeometryStatus, JournalStatus, Latencies, LearnStatus, PatrolStatus, PinStatus,
-    PoolDivision, PowerStatus, SavedStatus, VaultStatus, VolumeSettings, WarmUpStatus,
-    WriteBackFigures,
+    DurabilityClass, GatherStatus, GeometryStatus, HostRole, HostStatus, HostVolume, JournalStatus,
+    Latencies, LearnStatus, Mode, PatrolStatus, PinStatus, PoolDivision, PowerStatus, SavedStatus,
+    SiteSummary, VaultStatus, VolumeSettings, VolumeState, WarmUpStatus, WriteBackFigures,
 };
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use utoipa::ToSchema;
-
-/// The cache mode of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// Writes are acknowledged from memory and destaged later.
-    WriteBack,
-    /// Writes are acknowledged from the disk, and kept in memory.
-    #[default]
-    WriteThrough,
-    /// Writes are acknowledged from the disk, and nothing new is cached.
-    Bypass,
-}
-
-impl From<forebay_types::Mode> for Mode {
-    fn from(mode: forebay_types::Mode) -> Self {
-        match mode {
-            forebay_types::Mode::WriteBack => Self::WriteBack,
-            forebay_types::Mode::WriteThrough => Self::WriteThrough,
-            forebay_types::Mode::Bypass => Self::Bypass,
-        }
-    }
-}
-
-impl From<Mode> for forebay_types::Mode {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::WriteBack => Self::WriteBack,
-            Mode::WriteThrough => Self::WriteThrough,
-            Mode::Bypass => Self::Bypass,
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        forebay_types::Mode::from(*self).fmt(f)
-    }
-}
 
 /// The status of the server and its volumes.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
@@ -104,9 +64,54 @@ pub struct Status {
     /// The vault; null without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vault: Option<VaultStatus>,
+    /// The site that this server watches; null unless it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<SiteSummary>,
     /// What is wrong, the most serious first.
     #[serde(default)]
     pub alerts: Vec<Alert>,
+}
+
+impl Status {
+    /// What the server tells the others of its site, on the machine `host`.
+    pub fn for_site(&self, host: &str) -> HostStatus {
+        let served = self.volumes.iter().map(|volume| {
+            let counters = &volume.counters;
+            HostVolume {
+                name: volume.name.clone(),
+                backing: volume.backing.clone(),
+                role: HostRole::Serves,
+                shared: volume.shared,
+                state: volume.state,
+                size_bytes: volume.size_bytes,
+                class: volume.class,
+                dirty_bytes: volume.dirty_bytes,
+                requests: counters.reads + counters.writes,
+                hits: counters.read_hits + counters.deferred_writes,
+            }
+        });
+        let missing = self.missing.iter().map(|volume| HostVolume {
+            name: volume.name.clone(),
+            backing: volume.backing.clone(),
+            role: match (volume.standby, volume.taken_over) {
+                (true, _) => HostRole::Standby,
+                (false, true) => HostRole::TakenOver,
+                (false, false) => HostRole::Missing,
+            },
+            shared: volume.shared,
+            ..HostVolume::default()
+        });
+        HostStatus {
+            host: host.to_owned(),
+            version: self.version.clone(),
+            uptime_seconds: self.uptime_seconds,
+            limit_bytes: self.memory.limit_bytes,
+            used_bytes: self.memory.used_bytes,
+            connections: self.connections,
+            volumes: served.chain(missing).collect(),
+            alerts: self.alerts.iter().filter(|alert| !alert.of_site).cloned().collect(),
+        }
+    }
 }
 
 /// A volume that the server cannot serve now.
@@ -127,6 +132,9 @@ pub struct MissingVolume {
     /// Whether it is on standby: it is served from a takeover on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub standby: bool,
+    /// Whether its disk can have one owner among several hosts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
 }
 
 /// The server's log, whose reader may be too slow. The server does not wait for it.
@@ -220,69 +228,6 @@ pub struct VolumeList {
     pub volumes: Vec<VolumeStatus>,
 }
 
-/// The state of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum VolumeState {
-    /// It is served without errors.
-    #[default]
-    Serving,
-    /// It is being removed, or restored from its journal; new requests are refused.
-    Flushing,
-    /// It is served with errors; see the reason.
-    Failing,
-    /// Its disk has not answered an I/O for seconds; see `stall`.
-    Stalled,
-}
-
-impl fmt::Display for VolumeState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Serving => "serving",
-            Self::Flushing => "flushing",
-            Self::Failing => "failing",
-            Self::Stalled => "stalled",
-        })
-    }
-}
-
-/// What is lost of a volume's acknowledged writes if its host is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum DurabilityClass {
-    /// Nothing: the disk has all of them.
-    #[default]
-    Through,
-    /// Nothing: what the disk lacks is in a journal that another host can take over with it. With
-    /// `durability=flush`, what was flushed.
-    Shared,
-    /// What the disk lacks, `dirty_bytes`: its journal or its memory is lost with the host. With
-    /// `ordered=yes`, the disk has an older state without gaps.
-    Local,
-}
-
-impl DurabilityClass {
-    /// The class of a volume in this mode, whose disk and journal another host can take over if
-    /// `is_shared`.
-    pub const fn of(mode: Mode, is_shared: bool) -> Self {
-        match mode {
-            Mode::WriteBack if is_shared => Self::Shared,
-            Mode::WriteBack => Self::Local,
-            Mode::WriteThrough | Mode::Bypass => Self::Through,
-        }
-    }
-}
-
-impl fmt::Display for DurabilityClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Through => "through",
-            Self::Shared => "shared",
-            Self::Local => "local",
-        })
-    }
-}
-
 /// A disk that does not answer: its oldest I/O in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct DiskStall {
@@ -334,6 +279,9 @@ pub struct VolumeStatus {
     /// What is lost of acknowledged writes if the host is lost.
     #[serde(default)]
     pub class: DurabilityClass,
+    /// Whether its disk can have one owner among several hosts, and this one is it.
+    #[serde(default)]
+    pub shared: bool,
     /// Where a write must be before it is acknowledged while the UPS is not safe: `stable`: on the
     /// disk's stable storage. `disk-cache`: in the disk's cache. Null without the protection `ups`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,8 @@
 //! Errors of opening a volume.
 
 use crate::credentials::FileError;
-use crate::transport::RootsError;
 use forebay_backend::SpecError;
+use forebay_http::RootsError;
 use forebay_objects::Damaged;
 use forebay_types::{Blame, Fault, Remedy, Size};
 use std::io;

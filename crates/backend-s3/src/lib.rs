@@ -49,6 +49,7 @@ forebay_types::faults! { S3Error }
 pub fn register() {
     forebay_backend::add_scheme(AddedScheme {
         name: "s3",
+        has_owner: true,
         open: |name, options| backend::open(name, options).map_err(AddedError::new),
     });
 }

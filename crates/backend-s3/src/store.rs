@@ -4,6 +4,7 @@ use crate::transport::Transport;
 use crate::{S3Error, credentials, name::S3Name};
 use bytes::Bytes;
 use forebay_backend::LogLimiter;
+use forebay_http::Roots;
 use forebay_objects::Damaged;
 use futures_util::TryStreamExt;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
@@ -87,7 +88,7 @@ impl Store {
     /// # Errors
     /// If a setting or a file cannot be used.
     pub(crate) fn new(name: &S3Name) -> Result<Self, S3Error> {
-        let transport = Transport::new(name.ca.as_deref())?;
+        let transport = Transport(Roots::load(name.ca.as_deref())?);
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let mut builder = AmazonS3Builder::from_env()
             .with_bucket_name(&name.bucket)

@@ -49,8 +49,8 @@ pub use log::LogLimiter;
 pub use memory::{MemoryBackend, MemoryStoreError, saved_memory_bytes};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdTls, NbdTlsError, NbdUrl};
 pub use open::{
-    AddedError, AddedScheme, OpenAdded, OpenError, add_scheme, allocated_bytes, identity_of, open,
-    plain_path, try_open,
+    AddedError, AddedScheme, OpenAdded, OpenError, add_scheme, allocated_bytes, can_be_shared,
+    identity_of, open, plain_path, try_open,
 };
 pub use options::OpenOptions;
 pub use presence::Displaced;

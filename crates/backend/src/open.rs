@@ -40,6 +40,8 @@ const LAYERS_MAX: usize = 16;
 struct Scheme {
     /// The texts before the colon.
     names: &'static [&'static str],
+    /// Whether a store can have one owner among several hosts, whatever the options.
+    has_owner: bool,
     open: Open,
 }
 
@@ -49,16 +51,26 @@ type Open = fn((&str, &str), &OpenOptions, usize) -> Result<Arc<dyn Backend>, Op
 
 /// The registry of schemes. Any other name is the path of a file or block device.
 const SCHEMES: [Scheme; 4] = [
-    Scheme { names: &["memory"], open: |(_, text), options, _| Ok(memory::open(text, options)?) },
+    Scheme {
+        names: &["memory"],
+        has_owner: false,
+        open: |(_, text), options, _| Ok(memory::open(text, options)?),
+    },
     Scheme {
         names: &["model"],
+        has_owner: false,
         open: |(_, text), options, depth| model::open(text, options, depth),
     },
     Scheme {
         names: &["nbd", "nbds", "nbd+unix", "nbds+unix"],
+        has_owner: false,
         open: |(url, _), options, _| Ok(nbd::open(url, options)?),
     },
-    Scheme { names: &["rbd"], open: |(name, _), options, _| Ok(rbd::open(name, options)?) },
+    Scheme {
+        names: &["rbd"],
+        has_owner: true,
+        open: |(name, _), options, _| Ok(rbd::open(name, options)?),
+    },
 ];
 
 /// A kind of backend of another crate, such as one whose libraries this crate does without.
@@ -66,6 +78,8 @@ const SCHEMES: [Scheme; 4] = [
 pub struct AddedScheme {
     /// The text before the colon.
     pub name: &'static str,
+    /// Whether a store can have one owner among several hosts, whatever the options.
+    pub has_owner: bool,
     /// Opens the whole name, or a stand-in for a trial.
     pub open: OpenAdded,
 }
@@ -227,6 +241,23 @@ pub fn allocated_bytes(spec: &str) -> Option<u64> {
         rest = inner;
     }
     memory::allocated_bytes(rest.strip_prefix("memory:")?)
+}
+
+/// Whether the store that `spec` names can have one owner among several hosts, as far as its name
+/// says. `reserve` is [`OpenOptions::reserve`].
+pub fn can_be_shared(spec: &str, reserve: bool) -> bool {
+    let mut rest = spec;
+    while let Ok(Some((name, _, inner))) = split_layer(rest) {
+        if name == "owned" {
+            return true;
+        }
+        rest = inner;
+    }
+    match (scheme_of(rest), added_scheme(rest)) {
+        (Some((scheme, _)), _) => scheme.has_owner,
+        (None, Some(scheme)) => scheme.has_owner,
+        (None, None) => reserve,
+    }
 }
 
 /// Opens the backend that `spec` names.

@@ -2,7 +2,7 @@
 
 use crate::{
     BackgroundMode, CacheRatio, ConfigChange, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode,
-    Listen, LogLevel, MemorySettings, MetricsAddress, Mistake, PollingMode, Settings,
+    Listen, LogLevel, MemorySettings, MetricsAddress, Mistake, PollingMode, Settings, SiteSettings,
     SocketDirectory, TcpAddress, TlsSettings, UpsSettings, VolumeSpec, Workers,
     layer::{HAS_DEFAULT, check_unique},
     parse_toml,
@@ -59,6 +59,8 @@ pub struct Config {
     pub dashboard: Option<TcpAddress>,
     /// The token file of the dashboard.
     pub dashboard_tokens: Option<PathBuf>,
+    /// The other servers that this one watches.
+    pub site: SiteSettings,
     /// The directory of the control socket and the lock.
     pub state: PathBuf,
     /// The volumes to serve, in the given order. May be empty: volumes can be added later.
@@ -113,6 +115,7 @@ impl Config {
             let remedy = Action::set("dashboard", "HOST:PORT");
             return Err(ConfigError::new(Mistake::Value, message, remedy));
         }
+        let site = SiteSettings::checked(&settings)?;
         let memory = MemorySettings {
             memory: settings.memory.expect(HAS_DEFAULT),
             min: settings.memory_min.expect(HAS_DEFAULT),
@@ -133,6 +136,7 @@ impl Config {
             metrics: settings.metrics,
             dashboard: settings.dashboard.clone(),
             dashboard_tokens: settings.dashboard_tokens.clone(),
+            site,
             state,
             volumes,
             workers: settings.workers.expect(HAS_DEFAULT),
@@ -198,6 +202,8 @@ impl Config {
         (self.dashboard, self.settings.dashboard) = (new.dashboard, new.settings.dashboard);
         self.dashboard_tokens = new.dashboard_tokens;
         self.settings.dashboard_tokens = new.settings.dashboard_tokens;
+        (self.site, self.settings.site) = (new.site, new.settings.site);
+        self.settings.site_ca = new.settings.site_ca;
         (self.tls, self.settings.tls) = (new.tls, new.settings.tls);
         self.settings.tls_cert = new.settings.tls_cert;
         self.settings.tls_key = new.settings.tls_key;

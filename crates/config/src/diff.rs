@@ -5,12 +5,14 @@ use forebay_types::PROGRAM_SETTINGS;
 use std::{collections::HashMap, fmt};
 
 /// The settings of [`ConfigChange::Listening`].
-const LISTENING_SETTINGS: [&str; 9] = [
+const LISTENING_SETTINGS: [&str; 11] = [
     "nbd",
     "vhost-user",
     "metrics",
     "dashboard",
     "dashboard-tokens",
+    "site",
+    "site-ca",
     "tls",
     "tls-cert",
     "tls-key",
@@ -46,7 +48,8 @@ pub enum ConfigChange {
         /// The settings that differ.
         change: ServerChange,
     },
-    /// Addresses at which the server listens, the tokens of the dashboard, or the encryption.
+    /// Addresses at which the server listens, the tokens of the dashboard, the encryption, or the
+    /// site that it watches.
     Listening {
         /// The key in the file.
         setting: &'static str,

@@ -3,8 +3,8 @@
 use crate::{
     BackgroundMode, CacheRatio, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen,
     LogLevel, MemoryReserve, MemorySetting, MetricsAddress, Mistake, Percent, PollingMode, Seconds,
-    Secret, SocketDirectory, TcpAddress, TlsMode, Ups, VolumeSpec, Workers, volume::parsed,
-    words::instead_of,
+    Secret, SiteSource, SocketDirectory, TcpAddress, TlsMode, Ups, VolumeSpec, Workers,
+    volume::parsed, words::instead_of,
 };
 use forebay_types::{PROGRAM_SETTINGS, Setting, VOLUME_SETTINGS};
 use std::{collections::HashSet, fmt, path::PathBuf};
@@ -106,6 +106,8 @@ settings! {
     metrics: Option<MetricsAddress> = "metrics", parsed, MetricsAddress::to_string;
     dashboard: Option<TcpAddress> = "dashboard", parsed, TcpAddress::to_string;
     dashboard_tokens: Option<PathBuf> = "dashboard-tokens", path, |path| path.display().to_string();
+    site: Vec<SiteSource> = "site", parsed, SiteSource::to_string;
+    site_ca: Option<PathBuf> = "site-ca", path, |path| path.display().to_string();
     workers: Option<Workers> = "workers", parsed, Workers::to_string;
     io: Option<IoEngine> = "io", parsed, IoEngine::to_string;
     keeper: Option<KeeperMode> = "keeper", parsed, KeeperMode::to_string;
@@ -238,6 +240,7 @@ mod tests {
                     "ADDRESS..." => "tcp:[::1]:10809",
                     "ADDRESS:PORT" => "127.0.0.1:9101",
                     "HOST:PORT" => "[::1]:8080",
+                    "HOST..." => "https://nas:8443",
                     "UPS..." => "rack@nas",
                     word => word,
                 };

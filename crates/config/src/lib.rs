@@ -30,6 +30,7 @@ mod protection;
 mod request_limits;
 mod server_change;
 mod settings;
+mod site;
 mod spec;
 mod tls_settings;
 mod ups;
@@ -61,6 +62,7 @@ pub use settings::{
     BackgroundMode, Ecc, IoEngine, KeeperMode, LogLevel, MemorySetting, PollingMode, TlsMode,
     WORKERS_MAX, Workers,
 };
+pub use site::{HttpAddress, SiteSettings, SiteSource};
 pub use spec::parse_volume_spec;
 pub use tls_settings::TlsSettings;
 pub use ups::{Percent, Seconds, Secret, Ups, UpsSource};

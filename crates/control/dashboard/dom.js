@@ -59,8 +59,9 @@ export function table(caption, columns) {
       el("tbody")));
 }
 
-export function rows(holder, items) {
-  keyed(holder.querySelector("tbody"), items, (row) => row[0],
+// Rows with the same first cell differ in the second one if `key` says so.
+export function rows(holder, items, key = (row) => row[0]) {
+  keyed(holder.querySelector("tbody"), items, key,
     (row) => el("tr", {}, ...row.map((_, index) =>
       index ? el("td", { class: "number" }) : el("th", { scope: "row" }))),
     (line, row) => row.forEach((value, index) => text(line.children[index], value)));

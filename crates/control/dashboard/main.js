@@ -5,6 +5,7 @@ import { el, text } from "/dom.js";
 import { seconds } from "/format.js";
 import { ALL, Model } from "/model.js";
 import { Overview } from "/overview.js";
+import { SiteView } from "/site.js";
 import { VolumeView } from "/volume.js";
 
 const INTERVAL_MS = 1000;
@@ -29,11 +30,15 @@ let past = { name: null, at: -Infinity };
 
 // Shows the view that the address names.
 function route() {
-  const name = /^#\/volume\/(.+)$/.exec(location.hash);
+  const found = /^#\/volume\/(.+)$/.exec(location.hash);
+  const name = found && decodeURIComponent(found[1]);
+  const isSite = location.hash === "#/site";
   view?.destroy();
-  view = name ? new VolumeView(decodeURIComponent(name[1])) : new Overview();
+  if (isSite) view = new SiteView();
+  else view = name ? new VolumeView(name) : new Overview();
   main.replaceChildren(view.node);
-  document.title = name ? `${decodeURIComponent(name[1])} · Forebay` : "Forebay";
+  const title = isSite ? "Site" : name;
+  document.title = title ? `${title} · Forebay` : "Forebay";
   view.show();
   if (model.status) view.update(model);
   scrollTo(0, 0);
@@ -82,6 +87,8 @@ async function poll() {
       const query = isKnownPast ? "" : "?fine=true";
       if (isKnown) model.takePast(name, (await ask("GET", path + query)).json);
     }
+    byId("site").hidden = !json.site;
+    if (view instanceof SiteView) model.site = json.site ? (await ask("GET", "/v1/site")).json : null;
     text(byId("server"), `${json.version} · up ${seconds(json.uptime_seconds)}`);
     showLink("good", "live");
     view.update(model);

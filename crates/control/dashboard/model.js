@@ -304,8 +304,9 @@ export function colourOf({ state, frozen }) {
 
 // The problems, the worst first, in the words of the server.
 export function problems(status) {
-  return status.alerts.map(({ severity, kind, name, text, remedy }) => {
-    const volume = kind === "volume" ? name : null;
+  return status.alerts.map(({ severity, kind, name, text, remedy, of_site: isOfSite }) => {
+    // A volume of another host has no page here.
+    const volume = kind === "volume" && !isOfSite ? name : null;
     const what = volume ?? (name ? `${kind} ${name}` : kind);
     const todo = remedy?.replaceAll("`", "");
     return {

@@ -11,9 +11,9 @@ use forebay_api::{
     ConnectDevice, ConnectedClient, ConnectedClients, ConnectedDevice, DiscardRequest, Discarded,
     DrillReport, ErrorKind, GatherSource, GatherStatus, History, HistoryPoint, JournalStatus,
     LearnStatus, Memory, MissingVolume, PatrolStatus, PeriodStatistics, Periods, PinState,
-    PinStatus, Problem, Progress, ServeDevice, ServedDevice, SlowRequest, SlowRequests, Statistics,
-    StatisticsOfVolume, Status, TraceEnd, TraceRequest, TraceSummary, UnservedWrites, VolumeSize,
-    VolumeStatus, WarmUpStatus,
+    PinStatus, Problem, Progress, ServeDevice, ServedDevice, SiteStatus, SlowRequest, SlowRequests,
+    Statistics, StatisticsOfVolume, Status, TraceEnd, TraceRequest, TraceSummary, UnservedWrites,
+    VolumeSize, VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ResolvedGeometry, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -272,6 +272,10 @@ impl StatisticsManager for FakeManager {
 }
 
 impl Manager for FakeManager {
+    fn site(&self) -> Option<SiteStatus> {
+        None
+    }
+
     fn measurements(&self) -> Measurements {
         let status = Manager::status(self);
         Measurements { histograms: vec![BTreeMap::new(); status.volumes.len()], status }

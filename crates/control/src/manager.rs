@@ -4,8 +4,8 @@ use crate::Measurements;
 use forebay_api::{
     Analysis, AnalysisRequest, AnalysisStatus, ConnectDevice, ConnectedClient, ConnectedClients,
     ConnectedDevice, DiscardRequest, Discarded, DrillReport, History, Memory, MissingVolume,
-    Problem, Progress, ServeDevice, ServedDevice, SlowRequests, Statistics, StatisticsOfVolume,
-    Status, TraceRequest, TraceSummary, VolumeSize, VolumeStatus,
+    Problem, Progress, ServeDevice, ServedDevice, SiteStatus, SlowRequests, Statistics,
+    StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeSize, VolumeStatus,
 };
 use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::PinnedRanges;
@@ -30,6 +30,10 @@ pub trait Manager: Send + Sync {
     /// The status of the server, its volumes and journals. Returns within milliseconds, even if
     /// disks hang.
     fn status(&self) -> Status;
+
+    /// The site that the server watches; `None` if it watches none. As quick as
+    /// [`Manager::status`].
+    fn site(&self) -> Option<SiteStatus>;
 
     /// The figures for the metrics. Faster than [`Manager::status`], as it copies no curves.
     fn measurements(&self) -> Measurements;

@@ -18,8 +18,8 @@ use axum::{
 };
 use forebay_api::{
     Analysis, AnalysisRequest, AnalysisStatus, ConnectedClient, ConnectedClients, DrillReport,
-    ErrorBody, ErrorKind, Event, History, Memory, Problem, ServerSettings, SlowRequests,
-    Statistics, Status, TraceRequest, paths,
+    ErrorBody, ErrorKind, Event, History, HostStatus, Memory, Problem, ServerSettings, SiteStatus,
+    SlowRequests, Statistics, Status, TraceRequest, paths,
 };
 use std::sync::Arc;
 use tokio::{
@@ -67,6 +67,8 @@ pub(crate) fn remote_router(manager: Arc<dyn Manager>) -> Router {
 fn routes(is_local: bool) -> Router<ControlState> {
     Router::new()
         .route(paths::STATUS, get(status))
+        .route(paths::HOST, get(host))
+        .route(paths::SITE, get(site))
         .route(paths::STATISTICS, get(statistics))
         .route(paths::HISTORY, get(history))
         .route(paths::SLOW, get(slow))
@@ -178,6 +180,8 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     ),
     paths(
         status,
+        host,
+        site,
         statistics,
         history,
         metrics,
@@ -208,6 +212,33 @@ struct ApiDescription;
     ))]
 async fn status(State(app): State<ControlState>) -> HandlerResult<Json<Status>> {
     app.call(|manager| manager.status()).await.map(Json)
+}
+
+/// Shows what the other servers of a site want to know of this one
+#[utoipa::path(get, path = paths::HOST, tag = "server",
+    responses(
+        (status = 200, description = "The server in short", body = HostStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+async fn host(State(app): State<ControlState>) -> HandlerResult<Json<HostStatus>> {
+    let status = app.call(|manager| manager.measurements().status).await?;
+    let machine = rustix::system::uname();
+    Ok(Json(status.for_site(&machine.nodename().to_string_lossy())))
+}
+
+/// Shows the site that the server watches: its hosts, who serves which volume, and what is wrong
+#[utoipa::path(get, path = paths::SITE, tag = "server",
+    responses(
+        (status = 200, description = "The site", body = SiteStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+async fn site(State(app): State<ControlState>) -> HandlerResult<Json<SiteStatus>> {
+    let site = app.call(|manager| manager.site()).await?;
+    site.map(Json).ok_or_else(|| {
+        let message = "this server watches no site";
+        let remedy = "set site to its hosts, as in site = [\"https://HOST:PORT\"], and reload";
+        ErrorResponse(Problem::new(ErrorKind::Invalid, message, remedy))
+    })
 }
 
 /// Shows the statistics of the volumes: in total, and for the last 5 minutes, hour and day

@@ -62,6 +62,9 @@ pub(crate) struct StatusArguments {
     /// Show everything: the server and each volume in depth
     #[arg(long, conflicts_with = "name")]
     pub(crate) all: bool,
+    /// Show the hosts of the site that this server watches; with --all, their volumes, too
+    #[arg(long, conflicts_with_all = ["name", "watch"])]
+    pub(crate) site: bool,
     /// Exit with 3 if something does not work as configured, with 4 if requests fail or wait for
     /// a disk, or data is at risk
     #[arg(long, conflicts_with = "watch")]

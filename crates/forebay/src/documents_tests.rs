@@ -136,6 +136,7 @@ fn values_in_manual(values: &str) -> String {
         "EXPRESSION" => "an expression".to_owned(),
         "ADDRESS..." => "one or more addresses".to_owned(),
         "ADDRESS:PORT" => "an address with a port".to_owned(),
+        "HOST..." => "one or more hosts".to_owned(),
         "UPS..." => "one or more UPSes".to_owned(),
         value => match value.split_once('-') {
             Some((least, most)) if is_number(least) => format!("{least} to {most}"),

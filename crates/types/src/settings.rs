@@ -73,7 +73,7 @@ pub(crate) const fn fixed(
 }
 
 /// All settings of the program, in the order of help texts.
-pub const PROGRAM_SETTINGS: [Setting; 31] = [
+pub const PROGRAM_SETTINGS: [Setting; 33] = [
     live(
         "memory",
         "SIZE|auto",
@@ -147,6 +147,21 @@ pub const PROGRAM_SETTINGS: [Setting; 31] = [
         "",
         "tokens of the dashboard, a line `look TOKEN` or `operate TOKEN` for each; without it, \
          reading needs no token, and a token for changes is generated",
+    ),
+    live(
+        "site",
+        "HOST...",
+        "",
+        "hosts of the site that this server watches, `https://HOST:PORT` of their dashboards, \
+         `srv:NAME` for the DNS records of a name, or `etcd:https://HOST:PORT/PREFIX` for the \
+         values of keys",
+    ),
+    live(
+        "site-ca",
+        "FILE",
+        "",
+        "authority that must have issued the certificates of these hosts, PEM; by default one of \
+         the system's",
     ),
     fixed("workers", "1-64|auto", "auto", "worker threads; `auto` is one per processor, at most 8"),
     fixed("io", "auto|io_uring|epoll", "auto", "I/O engine; `auto` is the first that works"),

@@ -6,7 +6,7 @@ use super::Finding;
 
 /// Each crate by its directory, and its permitted workspace dependencies. Anything else is an
 /// error, so a new crate must be added here first. Dev-dependencies are not checked.
-const ARROWS: [(&str, &[&str]); 34] = [
+const ARROWS: [(&str, &[&str]); 36] = [
     ("types", &[]),
     ("threads", &[]),
     ("ecc", &["types"]),
@@ -20,7 +20,8 @@ const ARROWS: [(&str, &[&str]); 34] = [
     ("nbd", &["types"]),
     ("backend", &["types", "threads", "nbd"]),
     ("objects", &[]),
-    ("backend-s3", &["types", "objects", "backend"]),
+    ("http", &["types"]),
+    ("backend-s3", &["types", "objects", "backend", "http"]),
     ("frontend", &["types", "engine", "volume"]),
     ("frontend-nbd", &["types", "threads", "engine", "volume", "nbd", "frontend"]),
     ("ublk", &["types"]),
@@ -43,6 +44,7 @@ const ARROWS: [(&str, &[&str]); 34] = [
     ("config", &["types"]),
     ("power", &["types", "threads"]),
     ("control", &["types", "api", "config"]),
+    ("site", &["types", "threads", "http", "api", "config"]),
     (
         "lab",
         &["types", "ecc", "policy", "engine", "volume", "format", "journal", "protect", "backend"],
@@ -65,6 +67,7 @@ const ARROWS: [(&str, &[&str]); 34] = [
             "api",
             "config",
             "control",
+            "site",
             "power",
             "state",
             "terminal",
@@ -78,7 +81,7 @@ const ARROWS: [(&str, &[&str]); 34] = [
 ];
 
 /// Async runtimes are permitted only in these crates, outside the data path.
-const ASYNC_CRATES: [&str; 4] = ["api", "backend-s3", "control", "forebay"];
+const ASYNC_CRATES: [&str; 6] = ["api", "backend-s3", "control", "forebay", "http", "site"];
 const ASYNC_PREFIXES: [&str; 4] = ["tokio", "hyper", "axum", "futures"];
 
 /// Checks the manifest `file`.

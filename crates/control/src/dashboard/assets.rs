@@ -23,7 +23,7 @@ macro_rules! file {
 }
 
 /// The files of the page.
-pub(super) const ASSETS: [Asset; 16] = [
+pub(super) const ASSETS: [Asset; 17] = [
     ("/", HTML, file!("index.html")),
     ("/style.css", CSS, file!("style.css")),
     ("/icon.svg", SVG, file!("icon.svg")),
@@ -36,6 +36,7 @@ pub(super) const ASSETS: [Asset; 16] = [
     ("/periods.js", SCRIPT, file!("periods.js")),
     ("/control.js", SCRIPT, file!("control.js")),
     ("/overview.js", SCRIPT, file!("overview.js")),
+    ("/site.js", SCRIPT, file!("site.js")),
     ("/volume.js", SCRIPT, file!("volume.js")),
     ("/vendor/uPlot.esm.js", SCRIPT, file!("vendor/uPlot.esm.js")),
     ("/vendor/uPlot.min.css", CSS, file!("vendor/uPlot.min.css")),

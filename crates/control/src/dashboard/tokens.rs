@@ -173,6 +173,12 @@ impl Tokens {
         Ok(Self { tokens, is_reading_free: false })
     }
 
+    /// The first token for reading, which a host of a site sends to the others.
+    pub fn look(&self) -> Option<&str> {
+        let found = self.tokens.iter().find(|(role, _)| *role == TokenRole::Look);
+        found.map(|(_, token)| token.as_str())
+    }
+
     /// Whether a request without a token may read.
     pub(super) fn is_reading_free(&self) -> bool {
         self.is_reading_free

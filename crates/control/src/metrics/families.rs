@@ -41,6 +41,16 @@ pub(super) fn program(text: &mut MetricsText, status: &Status) {
         let alerts = status.alerts.iter().filter(|alert| alert.severity == severity);
         family.sample(&[("severity", severity.as_str())], alerts.count());
     }
+    if let Some(site) = &status.site {
+        for (name, help, count) in [
+            ("site_hosts", "Hosts of the site.", site.hosts),
+            ("site_hosts_answering", "Those that answer.", site.answering),
+            ("site_volumes", "Volumes of the site.", site.volumes),
+            ("site_volumes_unserved", "Those that no host serves.", site.unserved),
+        ] {
+            text.one(Gauge, name, help, count);
+        }
+    }
     let memory = &status.memory;
     for (name, help, bytes) in [
         ("memory_limit_bytes", "Limit of the memory of the cache.", memory.limit_bytes),

@@ -6,7 +6,7 @@ use crate::Manager;
 use crate::fake::FakeManager;
 use forebay_api::{
     BackendIos, CacheRatio, HeldVolume, JournalState, JournalStatus, LatencyBucket, LatencySummary,
-    MemorySizing, PowerStatus, SizeClass, UpsStatus, VaultStatus, VolumeStatus,
+    MemorySizing, PowerStatus, SiteSummary, SizeClass, UpsStatus, VaultStatus, VolumeStatus,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -50,6 +50,7 @@ fn full() -> Measurements {
         supplies: vec![ups("rack", Some(79.0)), ups("old", None)],
         ..PowerStatus::default()
     });
+    status.site = Some(SiteSummary { hosts: 3, ..SiteSummary::default() });
     status.vault = Some(VaultStatus {
         write_bytes_per_second: Some(1 << 30),
         held: vec![HeldVolume { volume: "disk".into(), bytes: 5 }],

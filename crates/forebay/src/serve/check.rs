@@ -1,7 +1,7 @@
 //! Checks a configuration without serving it. It locks, writes and changes nothing, so it can run
 //! beside a daemon that uses the same disks.
 
-use super::{dashboard, journals, listen, memory, power, successor, tls, vault};
+use super::{dashboard, journals, listen, memory, power, site, successor, tls, vault};
 use crate::report::{self, problem as problem_of, with_remedy};
 use anyhow::{Context, anyhow};
 use forebay_api::Problem;
@@ -27,6 +27,7 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     tls::load(&config.tls)?;
     power::check(&config.ups)?;
     dashboard::check(config)?;
+    site::check(config)?;
     check_state(config)?;
     let mut bytes = memory.start_bytes;
     for volume in &config.volumes {

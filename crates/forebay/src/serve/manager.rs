@@ -32,6 +32,7 @@ use super::periodic::Periodic;
 use super::power::{Means, PowerMonitor};
 use super::ratio::Ratio;
 use super::saves::{self, Saves};
+use super::site::WatchedSite;
 use super::sizing::Sizing;
 use super::statistics::{self, Observer};
 use super::successor::Successor;
@@ -43,7 +44,7 @@ use device::ServedDevices;
 use disk::VolumeDisks;
 use forebay_api::{
     DiscardRequest, Discarded, DrillReport, DurabilityClass, ErrorKind, Memory, PowerStatus,
-    Problem, Status, TraceRequest, TraceSummary, VolumeStatus,
+    Problem, SiteStatus, Status, TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_config::{CacheRatio, Config, Listen, ServerChange, VolumeChange, VolumeSpec};
 use forebay_control::{
@@ -94,6 +95,7 @@ pub(super) struct Daemon {
     /// Held while the sockets for virtual machine monitors change; whether they are served.
     monitors: Mutex<bool>,
     power: OnceLock<PowerMonitor>,
+    site: WatchedSite,
     tls: TlsSetup,
     state: Mutex<DaemonState>,
     claims: Claims,
@@ -189,6 +191,7 @@ impl Daemon {
             vhost,
             monitors: Mutex::default(),
             power: OnceLock::new(),
+            site: WatchedSite::default(),
             tls,
             state: Mutex::new(state),
             claims: Claims::new(CLAIM_WAIT),
@@ -257,6 +260,13 @@ impl Daemon {
             // Fails only if a power monitor is already running.
             let _ = self.power.set(power);
         }
+        Ok(())
+    }
+
+    /// Starts to watch the site that the configuration names.
+    pub(super) fn watch_site(&self) -> anyhow::Result<()> {
+        let watch = self.site.prepare(&self.state().config)?;
+        self.site.replace(watch);
         Ok(())
     }
 
@@ -422,6 +432,7 @@ impl Daemon {
         move |spec, volume| {
             let mut status = report(spec, volume, memory, power.as_ref(), stripe_bytes_max);
             status.notes = self.notes.of(&spec.name);
+            status.shared = volume.is_shared;
             let is_shared = volume.is_shared && self.journals.is_shared(spec);
             status.class = DurabilityClass::of(spec.config.mode.into(), is_shared);
             match off.as_ref().filter(|off| off.names.contains(&spec.name)) {
@@ -467,7 +478,11 @@ impl Daemon {
             vault: self.runtime.volumes().protectors().vault().map(|vault| vault::status(&vault)),
             ..base
         };
-        Status { alerts: alerts(&status), ..status }
+        let mut alerts = alerts(&status);
+        let (site, of_site) = self.site.summary().unzip();
+        alerts.extend(of_site.unwrap_or_default());
+        alerts.sort_by_key(|alert| alert.severity);
+        Status { site, alerts, ..status }
     }
 }
 
@@ -476,6 +491,10 @@ impl Manager for Daemon {
         let figures = self.runtime.status().ok();
         let division = figures.as_ref().and_then(division);
         Status { division, ..self.status_with(figures.as_ref(), report::volume) }
+    }
+
+    fn site(&self) -> Option<SiteStatus> {
+        self.site.status()
     }
 
     fn measurements(&self) -> Measurements {

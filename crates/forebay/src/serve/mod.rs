@@ -32,6 +32,7 @@ mod ratio;
 mod report;
 mod saves;
 mod shutdown;
+mod site;
 mod sizing;
 mod slow;
 mod statistics;
@@ -193,6 +194,7 @@ fn complete_start(
     daemon.log_ratio();
     daemon.report_unserved();
     daemon.monitor_power()?;
+    daemon.watch_site()?;
     let monitors = manager::monitors::bind_all(daemon)?;
     report_descriptors();
     Ok(monitors)

@@ -63,6 +63,7 @@ mod s3_disks;
 #[path = "../../../backend-s3/tests/s3_server/mod.rs"]
 mod s3_server;
 mod saved;
+mod site;
 mod sizing;
 mod slow;
 mod statistics;

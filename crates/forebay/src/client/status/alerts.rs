@@ -36,10 +36,8 @@ pub(crate) fn joined<'a>(alerts: impl IntoIterator<Item = &'a Alert>) -> Vec<Joi
 impl JoinedAlert<'_> {
     /// Whether another alert differs only in what it is about.
     fn is_like(&self, other: &Alert) -> bool {
-        let Alert { severity, kind, name: _, text, remedy } = self.alert;
-        other.name.is_some()
-            && (severity, kind) == (&other.severity, &other.kind)
-            && (text, remedy) == (&other.text, &other.remedy)
+        let named_alike = Alert { name: other.name.clone(), ..self.alert.clone() };
+        other.name.is_some() && named_alike == *other
     }
 
     /// How serious it is.

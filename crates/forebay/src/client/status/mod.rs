@@ -6,6 +6,7 @@ pub(crate) mod figures;
 pub(crate) mod overview;
 mod screen;
 mod server;
+mod site;
 pub(crate) mod volumes;
 mod watch;
 
@@ -14,7 +15,7 @@ use crate::arguments::{ColorChoice, ShowArguments, StatusArguments};
 use crate::report::{print_escaped, print_json, with_remedy};
 use anyhow::anyhow;
 use figures::View;
-use forebay_api::{Severity, Status, VolumeStatus};
+use forebay_api::{Alert, Severity, Status, VolumeStatus};
 use forebay_terminal::page::{Page, WIDTH};
 use rustix::termios::tcgetwinsize;
 use std::ffi::OsStr;
@@ -27,8 +28,11 @@ const FAILING_CODE: u8 = 4;
 
 /// `forebay status`. The exit code is that of a success unless `--check` is given.
 pub(crate) fn status(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
-    let StatusArguments { name, all, check, watch, color, show } = arguments;
+    let StatusArguments { name, all, site, check, watch, color, show } = arguments;
     let has_color = output_has_color(*color);
+    if *site {
+        return of_site(arguments, has_color);
+    }
     let what = match (name, all) {
         (Some(name), _) => What::Volume(name),
         (None, true) => What::All,
@@ -51,17 +55,35 @@ pub(crate) fn status(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
+/// `forebay status --site`.
+fn of_site(arguments: &StatusArguments, has_color: bool) -> anyhow::Result<ExitCode> {
+    let site = connect(&arguments.show.state)?.site()?;
+    match arguments.show.json {
+        true => print_json(&site)?,
+        false => {
+            let page = site::page(&site, arguments.all, Size::of_output(None).width);
+            print_escaped(&page.text(has_color))?;
+        }
+    }
+    let code = if arguments.check { code_for(&site::alerts_of(&site)) } else { 0 };
+    Ok(ExitCode::from(code))
+}
+
 /// The exit code for what is wrong with the server, or with one volume.
 fn code_of(status: &Status, name: Option<&str>) -> anyhow::Result<u8> {
     if let Some(name) = name {
         find(status, name)?;
     }
     let of_it = status.alerts.iter().filter(|it| name.is_none_or(|name| it.is_about(name)));
-    Ok(match of_it.map(|alert| alert.severity).min() {
+    Ok(code_for(of_it))
+}
+
+fn code_for<'a>(alerts: impl IntoIterator<Item = &'a Alert>) -> u8 {
+    match alerts.into_iter().map(|alert| alert.severity).min() {
         None => 0,
         Some(Severity::Warning) => DEGRADED_CODE,
         Some(Severity::Error) => FAILING_CODE,
-    })
+    }
 }
 
 fn json(status: &Status, name: Option<&str>) -> anyhow::Result<()> {

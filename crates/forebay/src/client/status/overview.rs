@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The most alerts that the overview shows in full.
 const ALERTS_MAX: usize = 8;
 /// The column of the text after the state in the first line.
-const SENTENCE_AT: usize = 9;
+pub(super) const SENTENCE_AT: usize = 9;
 /// The least number of volumes that the table shows, however low the screen is.
 const VOLUMES_MIN: usize = 3;
 

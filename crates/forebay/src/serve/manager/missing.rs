@@ -65,6 +65,7 @@ impl MissingDisk {
             reason: self.reason.clone(),
             taken_over: self.attempt == DiskAttempt::Ended,
             standby: self.attempt == DiskAttempt::Standby,
+            shared: forebay_backend::can_be_shared(&self.spec.backing, self.spec.config.reserve),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::Daemon;
 use super::add::add_configured;
 use super::listeners::PreparedListeners;
 use super::remove::remove;
-use crate::report::{problem as problem_of, sentence, sentence_of};
+use crate::report::{problem as problem_of, problem_in, sentence, sentence_of};
 use crate::serve::{check, dashboard, tls};
 use forebay_api::{ErrorKind, Problem};
 use forebay_config::{Config, ConfigChange, VolumeSpec};
@@ -56,12 +56,19 @@ impl Daemon {
         if !removes {
             check_removals(&changes, &served).map_err(logged)?;
         }
+        // Each time, because the files that the settings name may have changed.
+        let site = self.site.prepare(&new).map_err(|error| {
+            let problem = problem_in(&error);
+            let message = format!("reload failed, configuration unchanged: {}", problem.message);
+            logged(Problem { message, ..problem })
+        })?;
         let listeners = PreparedListeners::prepare(self, &old, &new).map_err(|problem| {
             let message = format!("reload failed, configuration unchanged: {}", problem.message);
             logged(Problem { message, ..problem })
         })?;
         // Before the volumes: a disk may hang, and clients at new addresses would wait.
         listeners.apply();
+        self.site.replace(site);
         let mut failed: Vec<(ConfigChange, Problem)> = Vec::new();
         for change in changes {
             let has_failed =
@@ -117,7 +124,7 @@ fn apply(daemon: &Daemon, change: &ConfigChange, removes: bool) -> Result<(), Pr
             crate::logging::set_level(*new);
             Ok(())
         }
-        // Listeners are changed already.
+        // They are changed already.
         ConfigChange::Listening { .. } | ConfigChange::NeedsRestart { .. } => Ok(()),
     }
 }
