@@ -4,16 +4,21 @@
 //! write is acknowledged without the journal. While the mark exists, no start uses the journal's
 //! records of the volumes that the mark lists, because they are older than the disks.
 
+mod devices;
+mod openings;
+
+pub(super) use devices::{
+    MEMORY_REMEDY, NAME_ANOTHER, check_lasts, check_state_dir, memory_of, memory_words,
+};
+
 use super::statistics::latency;
 use crate::reliance::{KeptMembers, Reliances};
 use crate::report::problem as problem_of;
 use crate::space;
+use devices::{Devices, Head, heads_of, open_devices};
 use forebay_api::{ErrorKind, JournalStatus, Problem, UnservedWrites};
-use forebay_backend::{
-    AlignedBuffer, Backend, Blocking, FileBackend, FileError, OpenError, OpenOptions, StoreMedium,
-};
+use forebay_backend::{Backend, FileError, OpenError, OpenOptions, StoreMedium};
 use forebay_config::VolumeSpec;
-use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock};
 use forebay_runtime::{
     Journal, JournalError, JournalId, JournalSettings, MissingDevice, Runtime, VoidRecords,
     VolumeJournal,
@@ -24,10 +29,11 @@ use forebay_state::StateFile;
 use forebay_state::identity;
 use forebay_state::marks::{self, Mark};
 use forebay_types::Protection;
+use openings::Openings;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The journals of a daemon.
 pub(super) struct Journals {
@@ -38,8 +44,7 @@ pub(super) struct Journals {
     /// Volumes that this start serves even if their disks do not match their fingerprints.
     accepted_disks: Vec<String>,
     reliances: Arc<Reliances>,
-    /// Held while a journal is opened or closed, which may wait for its device.
-    opening: Mutex<()>,
+    openings: Openings,
     /// The open journals.
     open: Mutex<Vec<(Name, Arc<Journal>)>>,
     /// Held for reading while a journal is found for a volume that does not use it yet.
@@ -157,10 +162,8 @@ const fn with_spare(named: usize) -> usize {
     if named == 0 { 0 } else { named + 1 }
 }
 
-/// How long opening a journal waits for another one that is being opened.
+/// How long opening a journal waits for another volume that opens the same one.
 const OPENING_WAIT: Duration = Duration::from_secs(20);
-/// Time between two attempts.
-const OPENING_POLL: Duration = Duration::from_millis(10);
 
 impl Journals {
     /// Plans the journals of the volumes in the configuration. None is open yet.
@@ -172,13 +175,13 @@ impl Journals {
     ) -> Self {
         let planned = named(volumes);
         let state_dir = state_dir.to_owned();
-        let (opening, open, leases, replaced, media) = Default::default();
+        let (openings, open, leases, replaced, media) = Default::default();
         Self {
             state_dir,
             planned,
             accepted_disks,
             reliances,
-            opening,
+            openings,
             open,
             leases,
             replaced,
@@ -272,7 +275,7 @@ impl Journals {
     pub(super) fn close_if_unused(&self, runtime: &Runtime, spec: &VolumeSpec) {
         let Some(name) = Name::of(spec) else { return };
         // A later move closes it otherwise.
-        let Ok(_opening) = self.opening.try_lock() else { return };
+        let Some(_opening) = self.openings.begin(&name, Duration::ZERO) else { return };
         let Ok(_leases) = self.leases.try_write() else { return };
         let protectors = runtime.volumes().protectors();
         let unused: Vec<_> = self
@@ -286,22 +289,6 @@ impl Journals {
         }
     }
 
-    /// Waits for another journal that is being opened or closed.
-    fn begin_opening(&self, spec: &VolumeSpec) -> Result<MutexGuard<'_, ()>, Problem> {
-        let begun = Instant::now();
-        loop {
-            if let Ok(opening) = self.opening.try_lock() {
-                return Ok(opening);
-            }
-            if begun.elapsed() >= OPENING_WAIT {
-                let message = format!("volume '{}': another journal is being opened", spec.name);
-                let remedy = "repeat the command when that journal's device answers";
-                return Err(Problem::new(ErrorKind::Busy, message, remedy));
-            }
-            std::thread::sleep(OPENING_POLL);
-        }
-    }
-
     /// Returns the journal that a volume names. Opens it if no other volume has opened it. None
     /// also for a volume that is served without its failed journal.
     pub(super) fn of_volume(
@@ -311,7 +298,11 @@ impl Journals {
         access: StoreAccess,
     ) -> Result<Option<VolumeJournal>, Problem> {
         let Some(name) = Name::of(spec) else { return Ok(None) };
-        let _opening = self.begin_opening(spec)?;
+        let Some(_opening) = self.openings.begin(&name, OPENING_WAIT) else {
+            let message = format!("volume '{}': its journal is being opened already", spec.name);
+            let remedy = "repeat the command when that journal's device answers";
+            return Err(Problem::new(ErrorKind::Busy, message, remedy));
+        };
         let known = self.open_ones().iter().find(|(other, _)| other.overlaps(&name)).cloned();
         let journal = match known {
             Some((other, journal)) if other == name => {
@@ -344,6 +335,15 @@ impl Journals {
         Ok(Some(VolumeJournal { journal, durability, identity, accept_disk }))
     }
 
+    /// The number of other journals that are open or being opened.
+    fn others_than(&self, name: &Name) -> usize {
+        let mut others = self.openings.under_way();
+        others.extend(self.open_ones().iter().map(|(other, _)| other.clone()));
+        others.sort();
+        others.dedup();
+        others.iter().filter(|other| *other != name).count()
+    }
+
     fn open(
         &self,
         runtime: &Runtime,
@@ -359,7 +359,7 @@ impl Journals {
             let message = format!("volume '{}': {}", spec.name, problem.message);
             Problem { message, ..problem }
         };
-        if self.open_ones().len() >= with_spare(self.planned.len()) {
+        if self.others_than(name) >= with_spare(self.planned.len()) {
             let message = format!(
                 "journal {name} was not in the configuration at the start, so the memory plan has \
                  no memory for it"
@@ -597,135 +597,11 @@ impl Journals {
     }
 }
 
-/// The devices of a journal: an open one, and the second one of a mirrored journal, if it has one.
-type Devices = (Arc<dyn Backend>, Option<Result<Arc<dyn Backend>, MissingDevice>>);
-
-/// Opens the devices of a journal. One of the two devices of a mirrored journal may be missing; the
-/// runtime decides whether the journal can be used without it.
-///
-/// # Errors
-/// Fails if no device can be opened, or if one is in use under another name, such as the other's.
-fn open_devices(name: &Name, options: &OpenOptions) -> Result<Devices, OpenError> {
-    let open = |device: &String| {
-        forebay_backend::open(device, options).map_err(|error| (device.clone(), error))
-    };
-    let missing = |(name, error): (String, OpenError)| MissingDevice { name, error };
-    let is_alias = |error: &OpenError| matches!(error, OpenError::File(FileError::Alias { .. }));
-    // Both are open at the same time, so that the second open detects an alias of the first.
-    match (open(&name.journal), name.mirror.as_ref().map(open)) {
-        (_, Some(Err((_, error)))) | (Err((_, error)), _) if is_alias(&error) => Err(error),
-        (Ok(first), second) => Ok((first, second.map(|second| second.map_err(missing)))),
-        (Err(first), Some(Ok(second))) => Ok((second, Some(Err(missing(first))))),
-        (Err((_, error)), _) => Err(error),
-    }
-}
-
-/// The content of a device's superblocks.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Head {
-    Journal(JournalId),
-    Zeroes,
-    /// Unreadable or foreign. Opening the journal reports the error.
-    Other,
-}
-
-impl Head {
-    const fn journal(&self) -> Option<JournalId> {
-        match self {
-            Self::Journal(id) => Some(*id),
-            Self::Zeroes | Self::Other => None,
-        }
-    }
-}
-
-/// The heads of a journal's devices that are open.
-fn heads_of(
-    backend: &Arc<dyn Backend>,
-    mirror: Option<&Result<Arc<dyn Backend>, MissingDevice>>,
-) -> Vec<Head> {
-    let mirror = mirror.and_then(|mirror| mirror.as_ref().ok());
-    [Some(backend), mirror].into_iter().flatten().map(head_of).collect()
-}
-
 /// Whether a volume is under a UPS, and the vault has all data that its disk lacks.
 fn has_vaulted(runtime: &Runtime, spec: &VolumeSpec) -> bool {
     let vault = runtime.volumes().protectors().vault();
     spec.config.protection.has_ups()
         && vault.is_some_and(|vault| vault.replaces_journal(&spec.name))
-}
-
-fn head_of(device: &Arc<dyn Backend>) -> Head {
-    let mut copies = [0, SUPERBLOCK_BYTES].map(|_| AlignedBuffer::new(SUPERBLOCK_BYTES));
-    for (position, copy) in [0, SUPERBLOCK_BYTES].into_iter().zip(&mut copies) {
-        if Blocking::new(&**device).read(position as u64, copy).is_err() {
-            return Head::Other;
-        }
-    }
-    match Superblock::newest([&copies[0], &copies[1]]) {
-        Ok(superblock) => Head::Journal(superblock.journal),
-        Err(_) if copies.iter().all(|copy| copy.iter().all(|&byte| byte == 0)) => Head::Zeroes,
-        Err(_) => Head::Other,
-    }
-}
-
-/// Refuses a state directory that every reboot clears, for a journal or vault.
-///
-/// # Errors
-/// Returns the message, which says what would be lost.
-pub(super) fn check_state_dir(directory: &Path, kind: Kind) -> Result<(), String> {
-    if !is_forgotten_at_boot(directory) {
-        return Ok(());
-    }
-    let record = match kind {
-        Kind::Journal => "its failure",
-        Kind::Vault => "which volumes rely on it",
-    };
-    Err(format!(
-        "a {kind} needs a state directory that outlives a reboot, to record {record}, and {} does \
-         not",
-        directory.display()
-    ))
-}
-
-/// Returns true if the directory, which may not exist yet, is in memory, or below one of the places
-/// that every reboot clears.
-fn is_forgotten_at_boot(directory: &Path) -> bool {
-    let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
-    let is_memory = || {
-        let existing = directory.ancestors().find(|place| place.exists());
-        existing.is_some_and(|existing| FileBackend::memory_at(existing).is_some())
-    };
-    ["/run", "/var/run", "/dev/shm"].iter().any(|place| directory.starts_with(place)) || is_memory()
-}
-
-/// The remedy for a journal that cannot be used.
-pub(super) const NAME_ANOTHER: &str = "name another journal";
-
-/// The remedy for a journal in memory.
-pub(super) const MEMORY_REMEDY: &str = "name a file on a disk or a device with journal=PATH, or \
-                                        write protection=none,accept-loss=yes";
-
-/// Checks that a device of a journal keeps its data when the machine fails.
-///
-/// # Errors
-/// Returns the message, which names the memory that it is.
-pub(super) fn check_lasts(device: &dyn Backend) -> Result<(), String> {
-    let name = &device.description().name;
-    memory_of(device).map_or(Ok(()), |memory| {
-        Err(format!("its journal {name} is {memory}: it protects nothing"))
-    })
-}
-
-/// The memory in which a device keeps its data; `None` if it is elsewhere.
-pub(super) fn memory_of(device: &dyn Backend) -> Option<String> {
-    if device.description().identity.is_none() {
-        return Some("memory of this process, which ends with it".to_owned());
-    }
-    device.medium().memory.map(|memory| memory_words(&memory))
-}
-
-pub(super) fn memory_words(memory: &str) -> String {
-    format!("in memory ({memory}), which a power failure or reset erases")
 }
 
 /// The volumes whose records a failure mark voids; all volumes if it cannot be read.
@@ -801,12 +677,5 @@ mod tests {
         }
         assert!(!pair.overlaps(&name("/l", Some("/m"))) && !pair.overlaps(&name("/l", None)));
         assert_eq!(pair.to_string(), "/j and /k");
-    }
-
-    #[test]
-    fn directories_that_a_reboot_clears_are_recognised() {
-        assert!(is_forgotten_at_boot(Path::new("/run/forebay")));
-        assert!(!is_forgotten_at_boot(Path::new("/var/lib/forebay")));
-        assert!(!is_forgotten_at_boot(Path::new("/runner")));
     }
 }

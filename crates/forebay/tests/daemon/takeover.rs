@@ -289,3 +289,28 @@ fn the_resource_agent_serves_a_volume_where_the_cluster_wants_it() {
     here.thaw();
     here.stop();
 }
+
+#[test]
+fn a_journal_that_hangs_keeps_no_other_volume_from_being_taken_over() {
+    let site = Site::new();
+    for name in ["slow.img", "slow-journal.img"] {
+        make_file(site.at(name), 40 * MIB);
+    }
+    let settings = "standby=yes,mode=write-back,protection=journal,journal";
+    let hanging = format!("delay(read=forever):{}", site.at("slow-journal.img").display());
+    let slow = format!("slow={},{settings}={hanging}", site.at("slow.img").display());
+    let volumes = [slow, site.volume(&format!("{settings}={}", site.owned("journal")))];
+    let here = Daemon::start(site.here.path(), "auto", "96MiB", &volumes);
+    std::thread::scope(|scope| {
+        scope.spawn(|| here.run(&["takeover", "slow"]));
+        wait_until("the other journal is being opened", PATIENCE, || {
+            here.log().contains("taking over a volume")
+        });
+        let (code, text) = here.run(&["takeover", "disk"]);
+        assert_eq!(code, Some(0), "{text}");
+        write(&mut here.client("disk"), 1, 2);
+        // Ends the first command, too.
+        here.signal(rustix::process::Signal::KILL);
+    });
+    here.kill();
+}

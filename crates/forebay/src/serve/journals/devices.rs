@@ -1,0 +1,147 @@
+//! The devices of a journal: how they are opened, and what lies on them.
+
+use super::Name;
+use forebay_backend::{
+    AlignedBuffer, Backend, Blocking, FileBackend, FileError, OpenError, OpenOptions,
+};
+use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock};
+use forebay_runtime::{JournalId, MissingDevice};
+use forebay_state::Kind;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The devices of a journal: an open one, and the second one of a mirrored journal, if it has one.
+pub(super) type Devices = (Arc<dyn Backend>, Option<Result<Arc<dyn Backend>, MissingDevice>>);
+
+/// Opens the devices of a journal. One of the two devices of a mirrored journal may be missing; the
+/// runtime decides whether the journal can be used without it.
+///
+/// # Errors
+/// Fails if no device can be opened, or if one is in use under another name, such as the other's.
+pub(super) fn open_devices(name: &Name, options: &OpenOptions) -> Result<Devices, OpenError> {
+    let open = |device: &String| {
+        forebay_backend::open(device, options).map_err(|error| (device.clone(), error))
+    };
+    let missing = |(name, error): (String, OpenError)| MissingDevice { name, error };
+    let is_alias = |error: &OpenError| matches!(error, OpenError::File(FileError::Alias { .. }));
+    // Both are open at the same time, so that the second open detects an alias of the first.
+    match (open(&name.journal), name.mirror.as_ref().map(open)) {
+        (_, Some(Err((_, error)))) | (Err((_, error)), _) if is_alias(&error) => Err(error),
+        (Ok(first), second) => Ok((first, second.map(|second| second.map_err(missing)))),
+        (Err(first), Some(Ok(second))) => Ok((second, Some(Err(missing(first))))),
+        (Err((_, error)), _) => Err(error),
+    }
+}
+
+/// The content of a device's superblocks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Head {
+    Journal(JournalId),
+    Zeroes,
+    /// Unreadable or foreign. Opening the journal reports the error.
+    Other,
+}
+
+impl Head {
+    pub(super) const fn journal(&self) -> Option<JournalId> {
+        match self {
+            Self::Journal(id) => Some(*id),
+            Self::Zeroes | Self::Other => None,
+        }
+    }
+}
+
+/// The heads of a journal's devices that are open.
+pub(super) fn heads_of(
+    backend: &Arc<dyn Backend>,
+    mirror: Option<&Result<Arc<dyn Backend>, MissingDevice>>,
+) -> Vec<Head> {
+    let mirror = mirror.and_then(|mirror| mirror.as_ref().ok());
+    [Some(backend), mirror].into_iter().flatten().map(head_of).collect()
+}
+
+fn head_of(device: &Arc<dyn Backend>) -> Head {
+    let mut copies = [0, SUPERBLOCK_BYTES].map(|_| AlignedBuffer::new(SUPERBLOCK_BYTES));
+    for (position, copy) in [0, SUPERBLOCK_BYTES].into_iter().zip(&mut copies) {
+        if Blocking::new(&**device).read(position as u64, copy).is_err() {
+            return Head::Other;
+        }
+    }
+    match Superblock::newest([&copies[0], &copies[1]]) {
+        Ok(superblock) => Head::Journal(superblock.journal),
+        Err(_) if copies.iter().all(|copy| copy.iter().all(|&byte| byte == 0)) => Head::Zeroes,
+        Err(_) => Head::Other,
+    }
+}
+
+/// Refuses a state directory that every reboot clears, for a journal or vault.
+///
+/// # Errors
+/// Returns the message, which says what would be lost.
+pub(in crate::serve) fn check_state_dir(directory: &Path, kind: Kind) -> Result<(), String> {
+    if !is_forgotten_at_boot(directory) {
+        return Ok(());
+    }
+    let record = match kind {
+        Kind::Journal => "its failure",
+        Kind::Vault => "which volumes rely on it",
+    };
+    Err(format!(
+        "a {kind} needs a state directory that outlives a reboot, to record {record}, and {} does \
+         not",
+        directory.display()
+    ))
+}
+
+/// Returns true if the directory, which may not exist yet, is in memory, or below one of the places
+/// that every reboot clears.
+fn is_forgotten_at_boot(directory: &Path) -> bool {
+    let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+    let is_memory = || {
+        let existing = directory.ancestors().find(|place| place.exists());
+        existing.is_some_and(|existing| FileBackend::memory_at(existing).is_some())
+    };
+    ["/run", "/var/run", "/dev/shm"].iter().any(|place| directory.starts_with(place)) || is_memory()
+}
+
+/// The remedy for a journal that cannot be used.
+pub(in crate::serve) const NAME_ANOTHER: &str = "name another journal";
+
+/// The remedy for a journal in memory.
+pub(in crate::serve) const MEMORY_REMEDY: &str = "name a file on a disk or a device with journal=PATH, or \
+                                        write protection=none,accept-loss=yes";
+
+/// Checks that a device of a journal keeps its data when the machine fails.
+///
+/// # Errors
+/// Returns the message, which names the memory that it is.
+pub(in crate::serve) fn check_lasts(device: &dyn Backend) -> Result<(), String> {
+    let name = &device.description().name;
+    memory_of(device).map_or(Ok(()), |memory| {
+        Err(format!("its journal {name} is {memory}: it protects nothing"))
+    })
+}
+
+/// The memory in which a device keeps its data; `None` if it is elsewhere.
+pub(in crate::serve) fn memory_of(device: &dyn Backend) -> Option<String> {
+    if device.description().identity.is_none() {
+        return Some("memory of this process, which ends with it".to_owned());
+    }
+    device.medium().memory.map(|memory| memory_words(&memory))
+}
+
+pub(in crate::serve) fn memory_words(memory: &str) -> String {
+    format!("in memory ({memory}), which a power failure or reset erases")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_that_a_reboot_clears_are_recognised() {
+        assert!(is_forgotten_at_boot(Path::new("/run/forebay")));
+        assert!(!is_forgotten_at_boot(Path::new("/var/lib/forebay")));
+        assert!(!is_forgotten_at_boot(Path::new("/runner")));
+    }
+}
