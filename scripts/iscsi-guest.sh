@@ -94,7 +94,8 @@ load=$!
 sleep 8
 echo 0 >"$group/enable"
 sleep 10
-forebay status --state /tmp/state | grep -q stalled || give_up "the status does not say that it waits"
+forebay status --state /tmp/state | grep -q stalled ||
+  give_up "the status does not say that it waits"
 kill -0 "$load" || give_up "the load has ended"
 say "while it is away: $(forebay status --state /tmp/state | grep -o 'volume disk: stalled.*' |
   head -n 1)"
