@@ -97,11 +97,9 @@ pub(in crate::serve) fn check_state_dir(directory: &Path, kind: Kind) -> Result<
 /// that every reboot clears.
 fn is_forgotten_at_boot(directory: &Path) -> bool {
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
-    let is_memory = || {
-        let existing = directory.ancestors().find(|place| place.exists());
-        existing.is_some_and(|existing| FileBackend::memory_at(existing).is_some())
-    };
-    ["/run", "/var/run", "/dev/shm"].iter().any(|place| directory.starts_with(place)) || is_memory()
+    let existing = directory.ancestors().find(|place| place.exists());
+    ["/run", "/var/run", "/dev/shm"].iter().any(|place| directory.starts_with(place))
+        || existing.is_some_and(|existing| FileBackend::memory_at(existing).is_some())
 }
 
 /// The remedy for a journal that cannot be used.
