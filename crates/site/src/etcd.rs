@@ -1,5 +1,6 @@
 //! The hosts that etcd names, by its JSON interface (`/v3/kv/range`, etcd 3.4 and later).
 
+use crate::found::FoundHosts;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use forebay_config::HttpAddress;
@@ -39,22 +40,25 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
-/// The addresses in an answer of etcd.
+/// The addresses in an answer of etcd, and which value is no address that a token may be sent to.
 ///
 /// # Errors
-/// The answer is none of etcd, or a value is no address that a token may be sent to; the text says
-/// which.
-pub(crate) fn addresses(body: &[u8]) -> Result<Vec<HttpAddress>, String> {
+/// The answer is none of etcd.
+pub(crate) fn addresses(body: &[u8]) -> Result<FoundHosts, String> {
     let range: EtcdRange = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    let addresses = range.kvs.iter().map(|entry| {
+    let mut found = FoundHosts::default();
+    for entry in &range.kvs {
         let value = decoded(&entry.value);
-        let address = value.parse::<HttpAddress>().ok().filter(HttpAddress::is_private);
-        address.ok_or_else(|| {
-            let key = decoded(&entry.key);
-            format!("the key {key:?} has no address https://HOST:PORT, but {value:?}")
-        })
-    });
-    addresses.collect()
+        match value.parse::<HttpAddress>() {
+            Ok(address) if address.is_private() => found.addresses.push(address),
+            _ => {
+                let key = decoded(&entry.key);
+                let problem = format!("the key {key:?} has no https://HOST:PORT, but {value:?}");
+                found.problem.get_or_insert(problem);
+            }
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -67,18 +71,23 @@ mod tests {
         assert_eq!(request, json!({ "key": "aG9zdHMv", "range_end": "aG9zdHMw" }));
     }
 
+    /// An answer of etcd with these values.
+    fn answer(values: &[&str]) -> Vec<u8> {
+        let entries = values
+            .iter()
+            .map(|value| json!({ "key": "aG9zdHMvMQ==", "value": BASE64_STANDARD.encode(value) }));
+        json!({ "header": {}, "kvs": entries.collect::<Vec<_>>() }).to_string().into_bytes()
+    }
+
     #[test]
     fn values_are_addresses_and_anything_else_is_named() {
-        let answer = |value: &str| {
-            let value = BASE64_STANDARD.encode(value);
-            json!({ "header": {}, "kvs": [{ "key": "aG9zdHMvMQ==", "value": value }] }).to_string()
-        };
-        let found = addresses(answer("https://nas1:8443\n").as_bytes()).unwrap();
-        assert_eq!(found[0].to_string(), "https://nas1:8443");
-        assert_eq!(addresses(b"{\"header\": {}}"), Ok(vec![]));
+        let found = addresses(&answer(&["https://nas1:8443\n"])).unwrap();
+        assert_eq!(found.addresses[0].to_string(), "https://nas1:8443");
+        assert_eq!(addresses(b"{\"header\": {}}"), Ok(FoundHosts::default()));
         for wrong in ["nas1", "http://nas1:8443", ""] {
-            let error = addresses(answer(wrong).as_bytes()).unwrap_err();
-            assert!(error.contains("hosts/1"), "{error}");
+            let found = addresses(&answer(&[wrong, "https://nas2:8443"])).unwrap();
+            assert!(found.problem.unwrap().contains("hosts/1"));
+            assert_eq!(found.addresses.len(), 1, "the others are taken");
         }
         assert!(addresses(b"").is_err() && addresses(b"{\"kvs\": 1}").is_err());
     }

@@ -1,5 +1,6 @@
 //! Finds the hosts of the site.
 
+use crate::found::FoundHosts;
 use crate::{etcd, srv};
 use forebay_config::{HttpAddress, SiteSource};
 use forebay_http::{Asker, Roots};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 const USED_FOR: Duration = Duration::from_secs(60);
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// The time limit of a question.
-const LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 /// Largest answer of etcd, in bytes: thousands of addresses.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
@@ -50,7 +51,7 @@ impl Hosts {
         let hosts = self.0.iter().flat_map(|source| source.known.iter().cloned()).collect();
         let problems = self.0.iter().filter_map(|source| {
             let problem = source.problem.as_ref()?;
-            Some(format!("the hosts that {} names are not known: {problem}", source.source))
+            Some(format!("not all hosts that {} names are known: {problem}", source.source))
         });
         (hosts, problems.collect())
     }
@@ -60,22 +61,21 @@ impl HostSource {
     async fn ask(&mut self, now: Instant) {
         let asking = tokio::time::timeout(LIMIT, addresses(&self.source, &self.roots));
         let found = asking.await.unwrap_or_else(|_| Err("no answer within 5 s".to_owned()));
-        let found = found.and_then(|found| match found.is_empty() {
-            true => Err("it names none".to_owned()),
-            false => Ok(found),
-        });
         self.due = Some(now + if found.is_ok() { USED_FOR } else { RETRY_AFTER });
         match found {
-            Ok(found) => (self.known, self.problem) = (found, None),
+            Ok(found) if found == FoundHosts::default() => {
+                self.problem = Some("it names none".to_owned());
+            }
+            Ok(found) => (self.known, self.problem) = (found.addresses, found.problem),
             Err(problem) => self.problem = Some(problem),
         }
     }
 }
 
-async fn addresses(source: &SiteSource, roots: &Roots) -> Result<Vec<HttpAddress>, String> {
+async fn addresses(source: &SiteSource, roots: &Roots) -> Result<FoundHosts, String> {
     match source {
-        SiteSource::Host(address) => Ok(vec![address.clone()]),
-        SiteSource::Srv(name) => srv::addresses(&srv::servers(), name).await,
+        SiteSource::Host(address) => Ok(vec![address.clone()].into()),
+        SiteSource::Srv(name) => srv::addresses(&srv::servers(), name).await.map(Into::into),
         SiteSource::Etcd { address, prefix } => {
             let mut etcd = asker(roots, address, None, ANSWER_BYTES_MAX)?;
             let answer = etcd.ask(etcd::RANGE, Some(etcd::range(prefix))).await;

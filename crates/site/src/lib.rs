@@ -10,6 +10,7 @@
 //! - `view` is what is known, without clocks and sockets.
 
 mod etcd;
+mod found;
 mod hosts;
 mod srv;
 mod view;

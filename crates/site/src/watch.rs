@@ -1,6 +1,6 @@
 //! Asks the hosts again and again.
 
-use crate::hosts::{Hosts, asker, error_chain};
+use crate::hosts::{Hosts, LIMIT, asker, error_chain};
 use crate::view::SiteView;
 use forebay_api::{Alert, ErrorBody, HostStatus, SiteStatus, SiteSummary, paths};
 use forebay_config::{HttpAddress, SiteSettings};
@@ -18,8 +18,12 @@ use tokio::task::JoinSet;
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Hosts asked at the same time.
 const ASKED_MAX: usize = 64;
-/// Threads that wait for names, which may take long.
-const NAME_THREADS: usize = 8;
+/// Threads that wait for names. The system may look for one for half a minute, longer than the
+/// question that needs it lasts.
+const NAME_THREADS: usize = 64;
+/// Rounds in which a host is not asked after a question that took its whole time: otherwise a few
+/// names that do not resolve would take all of these threads.
+const ROUNDS_SKIPPED: u32 = 3;
 /// Largest answer of a host, in bytes: 1024 volumes with their longest names and alerts.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
@@ -80,8 +84,8 @@ impl Watch {
             .max_blocking_threads(NAME_THREADS)
             .build()?;
         let hosts = Hosts::new(&settings.sources, &roots);
-        let round =
-            SiteRound { hosts, askers: BTreeMap::new(), roots, token, view: Arc::clone(&view) };
+        let (askers, skipped) = Default::default();
+        let round = SiteRound { hosts, askers, skipped, roots, token, view: Arc::clone(&view) };
         let (end, ended) = oneshot::channel();
         Thread::named("site").spawn(move || {
             runtime.block_on(async {
@@ -121,6 +125,8 @@ fn lock(view: &Mutex<SiteView>) -> MutexGuard<'_, SiteView> {
 struct SiteRound {
     hosts: Hosts,
     askers: BTreeMap<HttpAddress, Asker>,
+    /// Hosts that are not asked for this number of rounds.
+    skipped: BTreeMap<HttpAddress, u32>,
     roots: Roots,
     token: Option<String>,
     view: Arc<Mutex<SiteView>>,
@@ -139,8 +145,14 @@ impl SiteRound {
         let (hosts, problems) = self.hosts.find().await;
         let hosts = lock(&self.view).set_hosts(&hosts, problems, Instant::now());
         self.askers.retain(|address, _| hosts.contains(address));
+        self.skipped.retain(|address, rounds| {
+            *rounds -= 1;
+            *rounds > 0 && hosts.contains(address)
+        });
         let mut asked = JoinSet::new();
-        for address in hosts {
+        let mut due = hosts;
+        due.retain(|address| !self.skipped.contains_key(address));
+        for address in due {
             if asked.len() >= ASKED_MAX {
                 self.note(asked.join_next().await);
             }
@@ -166,7 +178,10 @@ impl SiteRound {
 
     fn note(&mut self, asked: Option<Result<AskedHost, tokio::task::JoinError>>) {
         // A question that panicked is repeated over a new connection.
-        if let Some(Ok(AskedHost { address, asker, heard })) = asked {
+        if let Some(Ok(AskedHost { address, asker, heard, took })) = asked {
+            if heard.is_err() && took >= LIMIT {
+                self.skipped.insert(address.clone(), ROUNDS_SKIPPED);
+            }
             lock(&self.view).hear(&address, heard, Instant::now());
             self.askers.insert(address, asker);
         }
@@ -178,14 +193,16 @@ struct AskedHost {
     address: HttpAddress,
     asker: Asker,
     heard: Result<HostStatus, String>,
+    took: Duration,
 }
 
 async fn ask(address: HttpAddress, mut asker: Asker) -> AskedHost {
+    let begun = Instant::now();
     let heard = match asker.ask(paths::HOST, None).await {
         Ok(answer) => read(&answer),
         Err(error) => Err(error_chain(&error)),
     };
-    AskedHost { address, asker, heard }
+    AskedHost { address, asker, heard, took: begun.elapsed() }
 }
 
 /// Reads the answer of a host.

@@ -106,8 +106,8 @@ fn is_forgotten_at_boot(directory: &Path) -> bool {
 pub(in crate::serve) const NAME_ANOTHER: &str = "name another journal";
 
 /// The remedy for a journal in memory.
-pub(crate) const MEMORY_REMEDY: &str = "name a file on a disk or a device with journal=PATH, or write \
-     protection=none,accept-loss=yes";
+pub(crate) const MEMORY_REMEDY: &str = "name a file on a disk or a device with journal=PATH, \
+                                        or write protection=none,accept-loss=yes";
 
 /// Checks that a device of a journal keeps its data when the machine fails.
 ///
