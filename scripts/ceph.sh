@@ -125,12 +125,17 @@ model() {
     "${options[@]}"
 }
 
-# faults MODE SETTINGS: OSDs and the monitor are killed and come back under load.
+# faults CLASS SETTINGS: OSDs and the monitor are killed and come back under load, for a volume of
+# this durability class.
 faults() {
   local osd
-  say "faults under load, $1"
+  say "faults under load, class $1"
   fresh_images
+  rm -f "$dir/local.img"
+  truncate -s 256M "$dir/local.img"
   serve "$2"
+  status | jq -e --arg class "$1" '.volumes[0].class == $class' >/dev/null ||
+    gave_up "the class is not $1"
   begin_load $((16384 / (14 + 2)))
   sleep 2; daemon kill osd.0
   sleep 3; daemon run osd.0
@@ -287,8 +292,9 @@ model journal stop
 model journal kill
 model journal-flush kill
 successors
-faults write-through mode=write-through
-faults "write-back with a journal" "$write_back"
+faults through mode=write-through
+faults shared "$write_back"
+faults local "mode=write-back,protection=journal,journal=$dir/local.img,ordered=yes"
 limits
 full
 fence
