@@ -20,12 +20,14 @@ pub(crate) mod retained;
 pub(crate) mod shares;
 pub(crate) mod slabs;
 pub(crate) mod warm;
+mod zones;
 
 use crate::index::lookup::Index;
 use crate::index::miniatures::FirstUses;
 use crate::index::retained::Retained;
 use crate::index::shares::{ShareView, Taker, VolumeShares};
 use crate::index::warm::{LineCounts, WarmView};
+use crate::index::zones::Zones;
 use crate::line::bits::SlotSet;
 use crate::line::meta::{
     BUFFERED, DETACHED, FROZEN, LineTable, MARK, PREFETCHED, PRELOADED, RETAINED, SEALED, in_order,
@@ -110,6 +112,20 @@ pub(crate) fn prepare_lookups<M>(slots: &Slots<M>, volume: VolumeId, range: Byte
         let first = LineKey::new(volume, lines.start);
         slots.index.load_entries(first, lines.end - lines.start);
     }
+}
+
+/// The resident lines from `first` up to `end`, in order. Takes less than a lookup for each line
+/// where there are none.
+pub(crate) fn resident_in<M: LineTable>(
+    slots: &Slots<M>,
+    first: LineKey,
+    end: LineKey,
+) -> impl Iterator<Item = (LineKey, Slot)> {
+    let zones = Zones::split(first, end);
+    let zones = zones.filter(|&(first, _)| !slots.index.zones().is_empty(first));
+    zones
+        .flat_map(|(first, end)| (first.0..end.0).map(LineKey))
+        .filter_map(|key| Some((key, slots.find(key)?)))
 }
 
 impl<M: LineTable> Slots<M> {
@@ -671,6 +687,9 @@ impl<M: LineTable> Slots<M> {
             }
         }
         assert_eq!(residents, self.index.residents(), "resident lines of each volume");
+        let lines = self.lines[..self.unused as usize].iter();
+        let placed = lines.filter(|line| line.volume().is_some() && !line.has(DETACHED));
+        self.index.zones().self_check(placed.map(|line| line.key));
         let dirty = self.dirty.iter().filter(|&slot| self.get(slot).has(DETACHED));
         assert_eq!(dirty.count(), 0, "detached slots in the set of dirty slots");
         assert_eq!(resident, self.index.len(), "resident lines in the table, and in the index");
