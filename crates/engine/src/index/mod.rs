@@ -114,18 +114,46 @@ pub(crate) fn prepare_lookups<M>(slots: &Slots<M>, volume: VolumeId, range: Byte
     }
 }
 
-/// The resident lines from `first` up to `end`, in order. Takes less than a lookup for each line
-/// where there are none.
+/// The first line of the zone from which on the zones of a range have more than `lines_max` lines,
+/// or seem to; `None` if they have not.
+pub(crate) fn exceeding<M>(
+    slots: &Slots<M>,
+    [first, end]: [LineKey; 2],
+    lines_max: &mut usize,
+) -> Option<LineKey> {
+    Zones::split(first, end).map(|(first, _)| first).find(|&first| {
+        let left = lines_max.checked_sub(slots.index.zones().lines_max(first));
+        *lines_max = left.unwrap_or(*lines_max);
+        left.is_none()
+    })
+}
+
+/// The resident lines of ascending ranges, each from its first line up to its end, in any order.
 pub(crate) fn resident_in<M: LineTable>(
     slots: &Slots<M>,
-    first: LineKey,
-    end: LineKey,
-) -> impl Iterator<Item = (LineKey, Slot)> {
-    let zones = Zones::split(first, end);
-    let zones = zones.filter(|&(first, _)| !slots.index.zones().is_empty(first));
-    zones
-        .flat_map(|(first, end)| (first.0..end.0).map(LineKey))
-        .filter_map(|key| Some((key, slots.find(key)?)))
+    ranges: &[[LineKey; 2]],
+) -> Vec<(LineKey, Slot)> {
+    let zones = ranges.iter().flat_map(|&[first, end]| Zones::split(first, end));
+    let zones: Vec<_> =
+        zones.filter(|&(first, _)| slots.index.zones().lines_max(first) > 0).collect();
+    let lines: u64 = zones.iter().map(|(first, end)| end.0 - first.0).sum();
+    let mut found = Vec::new();
+    if lines > u64::from(slots.unused) {
+        // A small pool that has lines nearly everywhere.
+        let (from, to) = (ranges[0][0], ranges[ranges.len() - 1][1]);
+        found.extend((0..slots.unused).filter_map(|slot| {
+            let line = slots.get(slot);
+            let is_inside = from <= line.key && line.key < to && !line.has(DETACHED);
+            is_inside.then_some((line.key, slot))
+        }));
+        return found;
+    }
+    for (first, end) in zones {
+        slots.index.load_entries(first, end.0 - first.0);
+        let keys = (first.0..end.0).map(LineKey);
+        found.extend(keys.filter_map(|key| Some((key, slots.find(key)?))));
+    }
+    found
 }
 
 impl<M: LineTable> Slots<M> {

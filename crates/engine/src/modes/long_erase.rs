@@ -21,7 +21,7 @@
 use super::PartWriter;
 use super::erase::{EraseKind, WHOLE_LINE, emit_erase};
 use crate::index::miniatures::sample_removal;
-use crate::index::resident_in;
+use crate::index::{exceeding, resident_in};
 use crate::line::key::LineKey;
 use crate::line::meta::LineTable;
 use crate::ops::{LineOp, OpKind, OpLine};
@@ -36,27 +36,24 @@ const LINES_MAX: usize = 4096;
 impl<M: LineTable> PartWriter<'_, M> {
     /// See [`crate::erasable_until`].
     pub(crate) fn erasable_until(&self, part: &Part, regions: &[ByteRange]) -> u64 {
-        let epochs = self.lines.volume.writeback();
-        let is_ordered =
-            epochs.epochs().is_some() && !self.lines.planted.is(PlantedBug::PassEpochs);
-        if is_ordered && epochs.frozen_lines() > 0 {
-            return part.range.offset;
-        }
         let [first, end] = ends(part, part.range);
-        let busy = self.lines.ops.first_busy(first, end);
-        let until = busy.map_or(part.range.end(), LineKey::offset);
-        let mut lines = 0;
-        for &region in regions.iter().take_while(|region| region.offset < until) {
-            let [first, end] = ends(part, region);
-            for (key, slot) in resident_in(self.lines.index, first, end) {
-                let is_held = is_ordered && self.lines.index.get(slot).dirty != 0;
-                if is_held || lines == LINES_MAX {
-                    return until.min(key.offset());
-                }
-                lines += 1;
+        let mut until = self.lines.ops.first_busy(first, end).unwrap_or(end);
+        let writeback = self.lines.volume.writeback();
+        if writeback.epochs().is_some() && !self.lines.planted.is(PlantedBug::PassEpochs) {
+            if writeback.frozen_lines() > 0 {
+                return part.range.offset;
+            }
+            let dirty = writeback.dirty().iter_from(first.line()).next();
+            until = until.min(dirty.map_or(end, |line| LineKey::new(part.volume, line)));
+        }
+        let mut lines_max = LINES_MAX;
+        for &region in regions.iter().take_while(|region| region.offset < until.offset()) {
+            if let Some(at) = exceeding(self.lines.index, ends(part, region), &mut lines_max) {
+                until = until.min(at);
+                break;
             }
         }
-        until
+        until.offset()
     }
 
     /// See [`crate::erase_long`].
@@ -70,10 +67,8 @@ impl<M: LineTable> PartWriter<'_, M> {
         if self.erasable_until(part, regions) < part.range.end() {
             return None;
         }
-        let index = &*self.lines.index;
-        let ranges = regions.iter().map(|&region| ends(part, region));
-        let resident: Vec<_> =
-            ranges.flat_map(|[first, end]| resident_in(index, first, end)).collect();
+        let ranges: Vec<_> = regions.iter().map(|&region| ends(part, region)).collect();
+        let resident = resident_in(self.lines.index, &ranges);
         let lines: Few<OpLine> = resident
             .into_iter()
             .map(|(key, slot)| {
