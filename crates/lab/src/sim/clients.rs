@@ -109,7 +109,7 @@ impl Client {
         let first = if dice.chance(500_000) && place != 2 { first / 8 * 8 } else { first };
         let first = first % (size - count + 1);
         self.position.set(first + count);
-        if is_erase && count % 8 == 3 {
+        if is_erase && count % 8 == 5 {
             return whole_regions(plan.volume(VolumeId(volume)), first, count % 5);
         }
         ByteRange::new(first * SECTOR_BYTES, count * SECTOR_BYTES)
