@@ -28,7 +28,8 @@ pub struct Part {
     /// Identifies the part in its answer.
     pub id: PartId,
     pub volume: VolumeId,
-    /// Sector-aligned, not empty, inside the volume and inside one region.
+    /// Sector-aligned, not empty and inside the volume. Inside one region, except for a long erase
+    /// ([`crate::erase_long`]).
     pub range: ByteRange,
     /// The part restores data from the volume's journal, so the journal does not record it.
     pub restores: bool,

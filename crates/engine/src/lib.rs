@@ -82,8 +82,8 @@ pub use sabotage::PlantedBug;
 pub use shard::pins::Pinned;
 pub use shard::{
     Shard, ShardUsage, abandon_unclaimed, begin_forecast, checkpoint, dirty_lines_in,
-    end_former_forecasts, limits_of_size, pool_share_lines, set_dirty_lines_max, set_pool_share,
-    size_prediction,
+    end_former_forecasts, erasable_until, erase_long, limits_of_size, pool_share_lines,
+    set_dirty_lines_max, set_pool_share, size_prediction,
 };
 pub use slabs::{Slab, Slabs};
 pub use uncached::{Arm, LineHits, Uncached};

@@ -168,6 +168,16 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.ops.start(op)
     }
 
+    /// Starts a long erase of the lines from `first` up to `end` and counts it.
+    pub(crate) fn start_long_erase(&mut self, op: LineOp, first: LineKey, end: LineKey) -> IoId {
+        assert!(op.volume == self.id, "an erase of {} for a part of {}", op.volume, self.id);
+        self.volume.count_start(op.kind, op.lines.len());
+        if self.planted.is(PlantedBug::ForgetErasedRange) {
+            return self.ops.start(op);
+        }
+        self.ops.start_long_erase(op, first, end)
+    }
+
     /// Makes a part wait for an operation.
     pub(crate) fn wait(&mut self, op: u32, part: &Part, wait_for: WaitFor, out: &mut Outbox) {
         assert!(self.ops.op(op).volume == part.volume, "a part waits for another volume");

@@ -48,6 +48,8 @@ bugs! {
     ForgetDetached,
     /// An erase leaves its sectors valid while it is in flight.
     KeepValidInErase,
+    /// A long erase leaves the lines that are not in the pool to other operations.
+    ForgetErasedRange,
     /// A write does not break the seal of the line it changes.
     KeepSeal,
     /// A destage writes dirty data without verifying its seal.

@@ -74,6 +74,29 @@ impl Stripes {
         ByteRange::new(start, end - start)
     }
 
+    /// The first byte of a region, by its number.
+    pub const fn border(self, region: u64) -> u64 {
+        (region * self.region).saturating_sub(self.lead)
+    }
+
+    /// Whether the borders of all regions, and of the pieces that [`Stripes::split`] makes of them,
+    /// are borders of blocks of `block_bytes`.
+    pub const fn is_aligned_to(self, block_bytes: u64) -> bool {
+        self.region.is_multiple_of(block_bytes)
+            && self.lead.is_multiple_of(block_bytes)
+            && self.piece_bytes().is_multiple_of(block_bytes)
+    }
+
+    /// The longest range of whole regions at the start of `range`, of at most `bytes_max` bytes;
+    /// empty if there is none.
+    pub const fn whole_regions(self, range: ByteRange, bytes_max: u64) -> ByteRange {
+        let len = if range.len < bytes_max { range.len } else { bytes_max };
+        let end = self.border(self.region_of(range.offset + len));
+        let starts_one = self.border(self.region_of(range.offset)) == range.offset;
+        let len = if starts_one { end.saturating_sub(range.offset) } else { 0 };
+        ByteRange::new(range.offset, len)
+    }
+
     /// The whole stripe of a byte, if there is one.
     pub const fn stripe_at(self, byte: u64) -> Option<ByteRange> {
         if self.width == 0 || byte < self.offset {
@@ -139,6 +162,29 @@ mod tests {
                 at = region.end();
             }
         }
+    }
+
+    #[test]
+    fn whole_regions_begin_and_end_at_borders() {
+        for (width, offset) in SHAPES {
+            let stripes = Stripes::new(width, offset);
+            let [first, second, third] = [1, 2, 3].map(|number| stripes.border(number));
+            let whole = |from: u64, to: u64, max| {
+                stripes.whole_regions(ByteRange::new(from, to - from), max)
+            };
+            assert_eq!(stripes.region_at(first), ByteRange::new(first, second - first));
+            let two = ByteRange::new(first, third - first);
+            assert_eq!(whole(first, third, u64::MAX), two);
+            assert_eq!(whole(first, third + 512, u64::MAX), two);
+            assert_eq!(whole(first, third - 512, u64::MAX).end(), second);
+            assert_eq!(whole(first, third, two.len - 512).end(), second);
+            assert_eq!(whole(0, first, u64::MAX), ByteRange::new(0, first));
+            assert_eq!(whole(first + 512, third, u64::MAX).len, 0);
+            assert_eq!(whole(first, second - 512, u64::MAX).len, 0);
+            assert!(stripes.is_aligned_to(512));
+        }
+        assert!(Stripes::NONE.is_aligned_to(64 << 10));
+        assert!(!Stripes::new(12 << 10, 0).is_aligned_to(64 << 10));
     }
 
     #[test]

@@ -6,12 +6,12 @@
 
 mod flush;
 mod in_order;
+mod long_erase;
 mod parts;
 mod prefetch;
 mod stable;
 mod write_back;
 
-use crate::blocks::whole_blocks;
 use crate::erase::erase_kind;
 use crate::host::{Host, Payload, Reply, ReplySegment};
 use crate::job::{FlushStage, Jobs, PARTS_MAX, PartName, PartState, RequestJob};
@@ -258,47 +258,6 @@ impl<H: Host> Dispatcher<H> {
         self.jobs.insert(job)
     }
 
-    /// Starts parts of an erase, up to the limit of parts in flight.
-    fn continue_erase(&mut self, host: &mut H, id: JobId) {
-        let shards = host.shards();
-        loop {
-            let job = self.jobs.get_mut(id);
-            let running = job.pending as usize - 1;
-            let stripes = host.stripes(job.request.volume);
-            let next = stripes.split(job.rest).next();
-            let Some(range) = next.filter(|_| running < PARTS_MAX) else { break };
-            job.rest = ByteRange::new(range.end(), job.rest.len - range.len);
-            let shard = shard_of(job.request.volume, stripes, range.offset, shards);
-            let range = match job.request.kind {
-                // A block trimmed only in part keeps its data.
-                RequestKind::Trim { .. } => {
-                    whole_blocks(range, host.block_bytes(job.request.volume))
-                }
-                _ => range,
-            };
-            if range.len == 0 {
-                continue;
-            }
-            let state = PartState::new(range, shard);
-            // Reuse the entry of a finished part, whose range is empty.
-            let free = job.parts.iter().position(|part| part.range.len == 0);
-            let at = free.unwrap_or(job.parts.len());
-            assert!(at < PARTS_MAX, "a request of {at} parts at once");
-            match free {
-                Some(at) => job.parts[at] = state,
-                None => job.parts.push(state),
-            }
-            job.pending += 1;
-            self.run_part(host, id, at as u8);
-        }
-        let job = self.jobs.get_mut(id);
-        if job.rest.len == 0 || job.error.is_some() {
-            // End the caller's own pending "part": no further parts will start.
-            job.rest = ByteRange::new(0, 0);
-            self.part_done(host, id, Ok(()));
-        }
-    }
-
     /// Starts the I/Os and queues the answers that a call to a shard has requested.
     fn drain_outbox(&mut self, host: &mut H, shard: usize) {
         if self.out.is_empty() {
@@ -416,6 +375,7 @@ impl<H: Host> Dispatcher<H> {
     }
 
     fn finish_part(&mut self, host: &mut H, name: PartName, result: IoResult) {
+        self.end_long_erase(host, name, result);
         let job = self.jobs.get_mut(name.job);
         if let Some(part) = job.parts.get_mut(usize::from(name.part)) {
             part.trail.end(host.now_us());
@@ -427,7 +387,7 @@ impl<H: Host> Dispatcher<H> {
             assert!(part.range.len > 0, "a part ends once");
             part.range.len = 0;
         }
-        let has_more = is_erase && job.rest.len > 0;
+        let has_more = is_erase && job.rest.is_some();
         self.part_done(host, name.job, result);
         if has_more {
             self.continue_erase(host, name.job);

@@ -1,7 +1,7 @@
 //! Requests in flight.
 
 use crate::{Request, RequestKind, WaitBreakdown, host::Host};
-use forebay_engine::{Attempt, LineHits, PartId, Segment, Slot};
+use forebay_engine::{Attempt, IoId, LineHits, PartId, Segment, Slot};
 use forebay_types::{ByteRange, Few, IoError};
 
 /// Limit of parts of one request in flight. The largest read or write has 33, or 65 if the stripes
@@ -71,6 +71,14 @@ impl PartState {
     }
 }
 
+/// A long erase that has begun or waits. See `dispatch/long_erase.rs`.
+pub(crate) struct LongErase {
+    pub part: u8,
+    pub has_begun: bool,
+    /// The operations in the shards that do not lead it.
+    pub others: Vec<(usize, IoId)>,
+}
+
 /// The flush of the disk's cache, which follows all parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlushStage {
@@ -104,8 +112,11 @@ pub(crate) struct RequestJob<H: Host> {
     pub parts: Few<PartState>,
     /// Parts not yet done, and one more while the dispatcher is still starting parts.
     pub pending: u32,
-    /// The part of an erase's range that is not yet submitted.
-    pub rest: ByteRange,
+    /// The part of an erase's range that is not yet submitted. `None` once no further part will
+    /// start.
+    pub rest: Option<ByteRange>,
+    /// Its long erase.
+    pub long: Option<LongErase>,
     pub error: Option<IoError>,
     pub line_hits: LineHits,
     pub flush: FlushStage,
@@ -131,7 +142,8 @@ impl<H: Host> RequestJob<H> {
             staged: Vec::new(),
             parts: Few::new(),
             pending: 1,
-            rest: request.range,
+            rest: Some(request.range),
+            long: None,
             error: None,
             line_hits: LineHits::default(),
             flush: FlushStage::of(request.kind),

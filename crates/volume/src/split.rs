@@ -49,10 +49,38 @@ pub const fn shard_of(volume: VolumeId, stripes: Stripes, offset: u64, shards: u
         return 0;
     }
     let row = stripes.region_of(offset) / REGIONS_PER_ROW;
-    let key = (row / shards as u64) ^ ((volume.0 as u64) << 44);
+    ((turn_of(volume, row / shards as u64) + row) % shards as u64) as usize
+}
+
+/// The hash that chooses the shard of the first row in a round.
+const fn turn_of(volume: VolumeId, round: u64) -> u64 {
+    let key = round ^ ((volume.0 as u64) << 44);
     let hash = (key ^ (key >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     let hash = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    (((hash >> 32) + row) % shards as u64) as usize
+    hash >> 32
+}
+
+/// The pieces of `range` that a shard owns, in order, each as long as possible. The time is
+/// proportional to their number.
+pub(crate) fn rows_of(
+    (volume, stripes): (VolumeId, Stripes),
+    range: ByteRange,
+    shard: usize,
+    shards: usize,
+) -> impl Iterator<Item = ByteRange> {
+    let [first, last] = [range.offset, range.end() - 1].map(|byte| stripes.region_of(byte));
+    let (rows, shards) = (first / REGIONS_PER_ROW..=last / REGIONS_PER_ROW, shards as u64);
+    let rounds = rows.start() / shards..=rows.end() / shards;
+    let of_rounds = rounds.map(move |round| {
+        // Of each round, one row.
+        let into = (shard as u64 + shards - turn_of(volume, round) % shards) % shards;
+        round * shards + into
+    });
+    of_rounds.filter(move |row| rows.contains(row)).map(move |row| {
+        let [from, to] = [row, row + 1].map(|row| stripes.border(row * REGIONS_PER_ROW));
+        let from = from.max(range.offset);
+        ByteRange::new(from, to.min(range.end()) - from)
+    })
 }
 
 /// The lines of pinned ranges that each of `shards` shards owns. The ranges must not exceed the
@@ -101,6 +129,31 @@ mod tests {
             let found = pinned_lines_by_shard((VolumeId(2), stripes), &pins, 3);
             assert_eq!(found, expected);
             assert!(found.iter().all(|&lines| lines > 0), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn each_row_is_of_the_shard_of_its_regions() {
+        for stripes in [Stripes::NONE, Stripes::new(7 * LINE_BYTES, 3 * LINE_BYTES)] {
+            for shards in [1, 2, 3, 8] {
+                let range = ByteRange::new(3 * REGION_BYTES + 512, 70 * REGION_BYTES);
+                let mut found: Vec<(u64, u64, usize)> = (0..shards)
+                    .flat_map(|shard| {
+                        let rows = rows_of((VolumeId(2), stripes), range, shard, shards);
+                        rows.map(move |row| (row.offset, row.end(), shard))
+                    })
+                    .collect();
+                found.sort_unstable();
+                let mut at = range.offset;
+                for (from, to, shard) in found {
+                    assert_eq!(from, at);
+                    for piece in stripes.split(ByteRange::new(from, to - from)) {
+                        assert_eq!(shard_of(VolumeId(2), stripes, piece.offset, shards), shard);
+                    }
+                    at = to;
+                }
+                assert_eq!(at, range.end());
+            }
         }
     }
 

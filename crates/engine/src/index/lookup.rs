@@ -5,6 +5,7 @@
 //! short and take 5.3 bytes per line. A deletion shifts later entries back, so there are no
 //! tombstones.
 
+use super::zones::Zones;
 use crate::{LineKey, LineMeta, Slot};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,6 +21,7 @@ pub(crate) struct Index {
     len: usize,
     /// Lines of each volume, indexed by its number; zero beyond the end.
     residents: Vec<u32>,
+    zones: Zones,
 }
 
 /// A view of a shard's index for prefetching into the processor cache without the shard's lock. Its
@@ -54,7 +56,7 @@ const GUESSES_MAX: usize = 8;
 impl Index {
     pub(crate) fn new(slots: usize) -> Self {
         let buckets = (0..slots * 4 / 3 + 4).map(|_| AtomicU32::new(EMPTY)).collect();
-        Self { buckets, len: 0, residents: Vec::new() }
+        Self { buckets, len: 0, residents: Vec::new(), zones: Zones::new(slots) }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -67,7 +69,14 @@ impl Index {
     }
 
     pub(crate) fn metadata_bytes(&self) -> usize {
-        self.buckets.len() * size_of::<u32>() + self.residents.capacity() * size_of::<u32>()
+        self.buckets.len() * size_of::<u32>()
+            + self.residents.capacity() * size_of::<u32>()
+            + self.zones.metadata_bytes()
+    }
+
+    /// Where the lines are.
+    pub(crate) const fn zones(&self) -> &Zones {
+        &self.zones
     }
 
     pub(crate) fn hints(&self) -> Hints {
@@ -125,6 +134,7 @@ impl Index {
             self.residents.resize(volume + 1, 0);
         }
         self.residents[volume] += 1;
+        self.zones.add(key);
     }
 
     /// Changes the entry of `key` from slot `old`, which it must have, to `new`.
@@ -154,6 +164,7 @@ impl Index {
         self.set(hole, EMPTY);
         self.len -= 1;
         self.residents[usize::from(key.volume().0)] -= 1;
+        self.zones.remove(key);
     }
 
     fn position(&self, key: LineKey, slot: Slot) -> usize {

@@ -20,12 +20,14 @@ pub(crate) mod retained;
 pub(crate) mod shares;
 pub(crate) mod slabs;
 pub(crate) mod warm;
+mod zones;
 
 use crate::index::lookup::Index;
 use crate::index::miniatures::FirstUses;
 use crate::index::retained::Retained;
 use crate::index::shares::{ShareView, Taker, VolumeShares};
 use crate::index::warm::{LineCounts, WarmView};
+use crate::index::zones::Zones;
 use crate::line::bits::SlotSet;
 use crate::line::meta::{
     BUFFERED, DETACHED, FROZEN, LineTable, MARK, PREFETCHED, PRELOADED, RETAINED, SEALED, in_order,
@@ -110,6 +112,48 @@ pub(crate) fn prepare_lookups<M>(slots: &Slots<M>, volume: VolumeId, range: Byte
         let first = LineKey::new(volume, lines.start);
         slots.index.load_entries(first, lines.end - lines.start);
     }
+}
+
+/// The first line of the zone from which on the zones of a range have more than `lines_max` lines,
+/// or seem to; `None` if they have not.
+pub(crate) fn exceeding<M>(
+    slots: &Slots<M>,
+    [first, end]: [LineKey; 2],
+    lines_max: &mut usize,
+) -> Option<LineKey> {
+    Zones::split(first, end).map(|(first, _)| first).find(|&first| {
+        let left = lines_max.checked_sub(slots.index.zones().lines_max(first));
+        *lines_max = left.unwrap_or(*lines_max);
+        left.is_none()
+    })
+}
+
+/// The resident lines of ascending ranges, each from its first line up to its end, in any order.
+pub(crate) fn resident_in<M: LineTable>(
+    slots: &Slots<M>,
+    ranges: &[[LineKey; 2]],
+) -> Vec<(LineKey, Slot)> {
+    let zones = ranges.iter().flat_map(|&[first, end]| Zones::split(first, end));
+    let zones: Vec<_> =
+        zones.filter(|&(first, _)| slots.index.zones().lines_max(first) > 0).collect();
+    let lines: u64 = zones.iter().map(|(first, end)| end.0 - first.0).sum();
+    let mut found = Vec::new();
+    if lines > u64::from(slots.unused) {
+        // A small pool that has lines nearly everywhere.
+        let (from, to) = (ranges[0][0], ranges[ranges.len() - 1][1]);
+        found.extend((0..slots.unused).filter_map(|slot| {
+            let line = slots.get(slot);
+            let is_inside = from <= line.key && line.key < to && !line.has(DETACHED);
+            is_inside.then_some((line.key, slot))
+        }));
+        return found;
+    }
+    for (first, end) in zones {
+        slots.index.load_entries(first, end.0 - first.0);
+        let keys = (first.0..end.0).map(LineKey);
+        found.extend(keys.filter_map(|key| Some((key, slots.find(key)?))));
+    }
+    found
 }
 
 impl<M: LineTable> Slots<M> {
@@ -671,6 +715,9 @@ impl<M: LineTable> Slots<M> {
             }
         }
         assert_eq!(residents, self.index.residents(), "resident lines of each volume");
+        let lines = self.lines[..self.unused as usize].iter();
+        let placed = lines.filter(|line| line.volume().is_some() && !line.has(DETACHED));
+        self.index.zones().self_check(placed.map(|line| line.key));
         let dirty = self.dirty.iter().filter(|&slot| self.get(slot).has(DETACHED));
         assert_eq!(dirty.count(), 0, "detached slots in the set of dirty slots");
         assert_eq!(resident, self.index.len(), "resident lines in the table, and in the index");

@@ -7,6 +7,7 @@
 
 mod bypass;
 pub(crate) mod erase;
+mod long_erase;
 pub(crate) mod read;
 mod staged;
 mod write_back;

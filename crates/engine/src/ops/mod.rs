@@ -14,7 +14,7 @@ use crate::ops::io_run::IoRun;
 use crate::{IoAction, IoCause, IoId, IoVerb, JournalOp, LineKey, Outbox, PartId, Slot, WaitsFor};
 use forebay_types::{ByteRange, Few, IoError, VolumeId};
 use gather::{Gated, Gates};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// What an operation does to its lines.
@@ -158,6 +158,10 @@ pub(crate) struct Ops {
     entries: Vec<OpEntry>,
     free: Vec<u32>,
     busy: HashMap<LineKey, u32, BuildHasherDefault<KeyHasher>>,
+    /// The ranges of long erases: from the first line of each to the line after its last, and the
+    /// operation. They are disjoint. All their lines are busy, without an entry in `busy` for those
+    /// that are not in the pool.
+    long_erases: BTreeMap<LineKey, (LineKey, u32)>,
     in_flight: usize,
     /// Stripes with writes through the cache in flight.
     gates: Gates,
@@ -175,8 +179,10 @@ impl Ops {
         });
         if op.kind != OpKind::DirectRead {
             for line in &op.lines {
+                let is_erased = self.long_erase_of(line.key).is_some();
                 let before = self.busy.insert(line.key, index);
-                assert!(before.is_none(), "line {:?} is in two operations", line.key);
+                let is_free = before.is_none() && !is_erased;
+                assert!(is_free, "line {:?} is in two operations", line.key);
             }
         }
         let entry = &mut self.entries[index as usize];
@@ -184,6 +190,31 @@ impl Ops {
         entry.op = Some(op);
         self.in_flight += 1;
         IoId { op: index, generation: entry.generation }
+    }
+
+    /// Starts a long erase. All lines from `first` up to `end` become busy, those in the pool as
+    /// lines of the operation.
+    pub(crate) fn start_long_erase(&mut self, op: LineOp, first: LineKey, end: LineKey) -> IoId {
+        assert!(op.kind == OpKind::Erase, "{op:?} erases nothing");
+        let busy = self.first_busy(first, end);
+        assert!(busy.is_none(), "line {busy:?} is in another operation than its erase");
+        let id = self.start(op);
+        self.long_erases.insert(first, (end, id.op));
+        id
+    }
+
+    /// The first busy line from `first` up to `end`. Scans all busy lines.
+    pub(crate) fn first_busy(&self, first: LineKey, end: LineKey) -> Option<LineKey> {
+        let lines = self.busy.keys().copied().filter(|&key| first <= key && key < end).min();
+        let erase = self.long_erase_of(first).map(|_| first);
+        let erase = erase.or_else(|| self.long_erases.range(first..end).next().map(|it| *it.0));
+        lines.into_iter().chain(erase).min()
+    }
+
+    /// The long erase that keeps a line busy.
+    fn long_erase_of(&self, key: LineKey) -> Option<u32> {
+        let (_, &(end, op)) = self.long_erases.range(..=key).next_back()?;
+        (key < end).then_some(op)
     }
 
     /// Counts the completion of one I/O. Returns the operation if it was the last one.
@@ -209,6 +240,9 @@ impl Ops {
                 let was_busy = self.busy.remove(&line.key);
                 assert!(was_busy == Some(index), "line {:?} is in another operation", line.key);
             }
+            if op.kind == OpKind::Erase {
+                self.long_erases.retain(|_, erase| erase.1 != index);
+            }
         }
         op
     }
@@ -216,10 +250,13 @@ impl Ops {
     /// The operation that keeps a line busy.
     #[inline]
     pub(crate) fn busy(&self, key: LineKey) -> Option<(u32, OpKind)> {
-        if self.busy.is_empty() {
+        if self.busy.is_empty() && self.long_erases.is_empty() {
             return None;
         }
-        let &index = self.busy.get(&key)?;
+        let index = match self.busy.get(&key) {
+            Some(&index) => index,
+            None => self.long_erase_of(key)?,
+        };
         let op = self.entries[index as usize].op.as_ref()?;
         Some((index, op.kind))
     }
@@ -286,7 +323,13 @@ impl Ops {
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<OpEntry>()
             + self.busy.capacity() * (size_of::<LineKey>() + size_of::<u32>())
+            + self.long_erases.len() * size_of::<(LineKey, (LineKey, u32))>()
             + self.gates.metadata_bytes()
+    }
+
+    /// Whether a line is in the range of a long erase, which does not name it.
+    pub(crate) fn is_erased_unnamed(&self, key: LineKey) -> bool {
+        !self.busy.contains_key(&key) && self.long_erase_of(key).is_some()
     }
 
     /// Panics if operations, busy lines and gates are inconsistent.
@@ -295,6 +338,14 @@ impl Ops {
         assert_eq!(in_flight, self.in_flight);
         let lines = self.iter().filter(|op| op.kind != OpKind::DirectRead).map(|op| op.lines.len());
         assert_eq!(lines.sum::<usize>(), self.busy.len(), "each busy line is in one operation");
+        let mut after = LineKey(0);
+        for (&first, &(end, op)) in &self.long_erases {
+            assert!(after <= first && first < end, "long erases overlap, or one is empty");
+            let mut inside = self.busy.iter().filter(|&(&key, _)| first <= key && key < end);
+            let is_alone = inside.all(|(_, &of)| of == op) && self.op(op).kind == OpKind::Erase;
+            assert!(is_alone, "lines of a long erase are in other operations");
+            after = end;
+        }
         self.check_gates();
     }
 }

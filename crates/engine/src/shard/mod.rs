@@ -9,7 +9,7 @@ mod shares;
 mod writeback;
 
 pub use lines::{abandon_unclaimed, dirty_lines_in};
-pub use requests::{begin_forecast, end_former_forecasts};
+pub use requests::{begin_forecast, end_former_forecasts, erasable_until, erase_long};
 pub use resize::limits_of_size;
 pub use shares::{pool_share_lines, set_dirty_lines_max, set_pool_share};
 pub use writeback::checkpoint;
@@ -210,6 +210,8 @@ impl<M: LineTable> Shard<M> {
         };
         for line in self.index.table().iter().filter(|line| line.volume().is_some()) {
             assert!(line.has(DETACHED) || is_waiting(line), "not dropped: {line:?}");
+            let is_erased = !line.has(DETACHED) && self.ops.is_erased_unnamed(line.key);
+            assert!(!is_erased, "came into the pool during a long erase: {line:?}");
         }
         for op in self.ops.iter() {
             for line in &op.lines {

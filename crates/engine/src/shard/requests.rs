@@ -27,6 +27,36 @@ pub fn end_former_forecasts<M: LineTable>(shard: &mut Shard<M>, lines_max: usize
     warm::end_former_forecasts(&mut shard.index, lines_max)
 }
 
+/// The first byte of a part from which on no long erase can erase it: a line there is busy, or
+/// dirty in an ordered volume, or there are too many. The end of the part if there is none.
+/// `regions` are the pieces of the part that the shard owns, in order.
+pub fn erasable_until<M: LineTable>(
+    shard: &mut Shard<M>,
+    part: &Part,
+    regions: &[ByteRange],
+) -> u64 {
+    shard.assert_part(part);
+    shard.writer(part.volume).erasable_until(part, regions)
+}
+
+/// Begins a long erase of a part, of which the shard owns `regions`. Each shard that owns some
+/// begins one, with the same range. One of them `leads`: it has the I/O, the journal record and the
+/// answer to the part, and is the last to begin. When it answers, the driver ends the operations of
+/// the others, which they return, with [`Shard::complete`]. `None` if the part is not erasable to
+/// its end.
+///
+/// For an ordered volume, the caller guarantees what [`Attempt::in_order`] says.
+pub fn erase_long<M: LineTable>(
+    shard: &mut Shard<M>,
+    part: &Part,
+    regions: &[ByteRange],
+    leads: Option<EraseKind>,
+    out: &mut Outbox,
+) -> Option<IoId> {
+    shard.assert_part(part);
+    shard.writer(part.volume).erase_long(part, regions, leads, out)
+}
+
 impl<M: LineTable> Shard<M> {
     /// Reads a part. Appends the location of its bytes to `segments`, which must be empty.
     pub fn read(

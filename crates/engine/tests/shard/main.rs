@@ -11,6 +11,7 @@ mod gather;
 mod hold_out;
 mod instant;
 mod kill;
+mod long_erases;
 #[path = "../../../lab/src/policies/lru.rs"]
 mod lru;
 mod memory;

@@ -9,7 +9,7 @@ use forebay_policy::Pace;
 use forebay_types::{IoError, Mode};
 use proptest::prelude::*;
 
-fn ordered(slots: usize, lines: u64) -> Rig {
+pub(crate) fn ordered(slots: usize, lines: u64) -> Rig {
     let mut rig = Rig::new(slots, lines, Mode::WriteBack);
     rig.shard.volume_mut(VOLUME).set_ordered();
     rig.epoch = 1;

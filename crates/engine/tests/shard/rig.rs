@@ -4,9 +4,10 @@
 
 use crate::lru::Lru;
 use forebay_engine::{
-    Answer, Attempt, EraseKind, EraseOutcome, IoAction, IoVerb, LineKey, LineMeta, MemoryStep,
-    Outbox, Outcome, Part, PartId, Place, PreloadKind, PreloadOutcome, ReadOutcome, ResizeStep,
-    Seal, Segment, Shard, ShardConfig, Slab, Slot, WriteOutcome, WriteTerms,
+    Answer, Attempt, EraseKind, EraseOutcome, IoAction, IoId, IoVerb, LineKey, LineMeta,
+    MemoryStep, Outbox, Outcome, Part, PartId, Place, PreloadKind, PreloadOutcome, ReadOutcome,
+    ResizeStep, Seal, Segment, Shard, ShardConfig, Slab, Slot, WriteOutcome, WriteTerms,
+    erasable_until, erase_long,
 };
 use forebay_policy::{Eviction, Weir};
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
@@ -357,6 +358,27 @@ impl Rig {
         let outcome = self.shard.erase(&part, kind, attempt, &mut self.out);
         self.finish_call(0);
         outcome
+    }
+
+    /// The end of what a long erase could erase of a range from its start.
+    pub fn erasable_until(&mut self, offset: u64, len: u64) -> u64 {
+        let part = self.part(0, offset, len);
+        erasable_until(&mut self.shard, &part, &[part.range])
+    }
+
+    /// Begins a long erase, in which this shard or another one leads.
+    pub fn zero_long(&mut self, id: u64, offset: u64, len: u64, leads: bool) -> Option<IoId> {
+        let part = self.part(id, offset, len);
+        let kind = leads.then_some(EraseKind::Zero { unmap: false });
+        let io = erase_long(&mut self.shard, &part, &[part.range], kind, &mut self.out);
+        self.finish_call(0);
+        io
+    }
+
+    /// Ends a long erase that another shard leads.
+    pub fn end_long(&mut self, io: IoId, result: IoResult) {
+        self.shard.complete(io, result, self.now_ms, &mut self.out);
+        self.finish_call(0);
     }
 
     /// Destages the epochs up to `last`.

@@ -2,7 +2,7 @@
 
 use super::device::disk::sectors_of;
 use super::driver::VERIFIER;
-use super::plan::Plan;
+use super::plan::{Plan, VolumePlan};
 use super::run::Event;
 use super::world::World;
 use crate::harness::dice::{Dice, Ppm};
@@ -109,8 +109,18 @@ impl Client {
         let first = if dice.chance(500_000) && place != 2 { first / 8 * 8 } else { first };
         let first = first % (size - count + 1);
         self.position.set(first + count);
+        if is_erase && count % 8 == 5 {
+            return whole_regions(plan.volume(VolumeId(volume)), first, count % 5);
+        }
         ByteRange::new(first * SECTOR_BYTES, count * SECTOR_BYTES)
     }
+}
+
+/// At least two regions from that of a sector on, as far as the volume has them.
+fn whole_regions(volume: &VolumePlan, sector: u64, more: u64) -> ByteRange {
+    let from = volume.stripes.region_at(sector * SECTOR_BYTES).offset;
+    let end = volume.stripes.border(volume.stripes.region_of(from) + 2 + more);
+    ByteRange::new(from, end.min(volume.bytes()) - from)
 }
 
 /// A write whose payload is being received into the pool.

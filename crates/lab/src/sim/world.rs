@@ -480,12 +480,12 @@ impl Host for World {
         call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
     ) -> R {
         let sealed = self.integrity.sealed_lines(&self.shards[shard]);
-        let (dirty, _) = dirty_lines(&self.run, &mut self.shards[shard]);
+        let dirty = dirty_lines(&self.run, &self.shards[shard]);
         let held = self.pool_shares.held(&self.shards[shard]);
         let result = call(&mut self.shards[shard].shard, out);
         let one = &mut self.shards[shard];
         self.pool_shares.check_call(&mut self.run, (shard, one), &held, false);
-        check_limit(&mut self.run, &mut self.shards[shard], dirty);
+        check_limit(&mut self.run, &mut self.shards[shard], &dirty);
         check_verified(&mut self.run, &self.shards[shard], &sealed, &out.memory);
         for at in 0..out.memory.len() {
             self.apply_step(shard, out.memory[at], payload);

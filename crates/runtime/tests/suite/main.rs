@@ -39,6 +39,7 @@ mod handshake;
 mod hanging;
 mod hold_out;
 mod journal;
+mod long_erases;
 mod mirror;
 mod move_journal;
 mod pieces;

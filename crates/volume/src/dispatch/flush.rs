@@ -94,9 +94,15 @@ impl<H: Host> Dispatcher<H> {
         }
         job.flush = FlushStage::Due;
         let volume = job.request.volume;
+        // It left nothing to destage.
+        let was_long = self.end_long_erase(host, name, Ok(()));
         if let Some(order) = host.order(volume) {
             return self.answer_in_order(host, name, &order);
         }
+        if was_long {
+            return self.finish_part(host, name, Ok(()));
+        }
+        let job = self.jobs.get_mut(name.job);
         let part = &mut job.parts[usize::from(name.part)];
         part.is_applied = true;
         part.attempt = Attempt::default();

@@ -37,7 +37,7 @@ impl<H: Host> Dispatcher<H> {
 
     /// Returns whether all epochs before `epoch` are on stable storage. If not, requests a run, and
     /// the part waits for it. The run is not delayed by rate limits if the part is urgent.
-    fn wait_in_order(
+    pub(super) fn wait_in_order(
         &mut self,
         (volume, order): (VolumeId, &EpochOrder),
         epoch: u64,

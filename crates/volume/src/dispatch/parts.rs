@@ -68,6 +68,9 @@ impl<H: Host> Dispatcher<H> {
     /// Attempts or retries a part of a job.
     pub(super) fn run_part(&mut self, host: &mut H, id: JobId, part: u8) {
         let job = self.jobs.get_mut(id);
+        if job.long.as_ref().is_some_and(|long| long.part == part && !long.has_begun) {
+            return self.run_long(host, id, part);
+        }
         let request = job.request;
         let state = &mut job.parts[usize::from(part)];
         let PartState { range, shard, attempt, is_applied, .. } = *state;

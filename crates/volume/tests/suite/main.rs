@@ -2,6 +2,7 @@
 //! of single rules.
 
 mod flushes;
+mod long_erases;
 mod oracle;
 mod ordered;
 mod staged;

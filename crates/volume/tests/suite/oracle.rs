@@ -1,14 +1,20 @@
 //! The dispatcher against a simple oracle: a list of the values that each sector may hold.
 //!
 //! The workload makes requests wait for each other, evicts lines, bypasses the cache, forwards
-//! answers to the other worker, prefetches streams, and preloads lines.
+//! answers to the other worker, prefetches streams, preloads lines, and erases many regions at
+//! once.
 
 use crate::world::{Machine, SECTORS, VOLUME, WORKERS, changes};
 use forebay_engine::{PreloadKind, Slot};
-use forebay_types::{ByteRange, GRANULE_BYTES, LINE_BYTES, Mode, PinnedRanges, SECTOR_BYTES};
+use forebay_types::{
+    ByteRange, GRANULE_BYTES, LINE_BYTES, Mode, PinnedRanges, REGION_BYTES, SECTOR_BYTES,
+};
 use forebay_volume::RequestKind;
 use proptest::prelude::*;
 use std::sync::Arc;
+
+/// Sectors of a region.
+const REGION: u64 = REGION_BYTES / SECTOR_BYTES;
 
 #[derive(Clone, Debug)]
 enum Act {
@@ -36,10 +42,20 @@ enum Act {
 fn range() -> impl Strategy<Value = ByteRange> {
     // Small ranges in a small area, which overlap, and some that span regions.
     let small = (0u64..96, 1u64..40);
-    let border = (2048u64 - 40..2048, 1u64..80);
+    let border = (1u64..9, 0u64..40, 1u64..80);
+    let border = border.prop_map(|(region, before, len)| (region * REGION - before, len));
     let large = (0u64..SECTORS - 4200, 1000u64..4200);
     prop_oneof![6 => small, 3 => border, 1 => large]
         .prop_map(|(from, len)| ByteRange::new(from * SECTOR_BYTES, len * SECTOR_BYTES))
+}
+
+/// A range of whole regions, or a little more or less.
+fn regions() -> impl Strategy<Value = ByteRange> {
+    (0u64..9, 1u64..10, prop::option::of(0u64..20)).prop_map(|(first, regions, shift)| {
+        let from = first * REGION + shift.unwrap_or(0);
+        let end = (first + regions) * REGION - shift.unwrap_or(0);
+        ByteRange::new(from * SECTOR_BYTES, (end.min(SECTORS) - from) * SECTOR_BYTES)
+    })
 }
 
 fn kind() -> impl Strategy<Value = RequestKind> {
@@ -72,12 +88,19 @@ fn act() -> impl Strategy<Value = Act> {
         kind,
         range,
     });
+    let zero = RequestKind::Zero { fua: false, unmap: false };
+    let erase = (0..WORKERS, regions()).prop_map(move |(worker, range)| Act::Request {
+        worker,
+        kind: zero,
+        range,
+    });
     let follow =
         (0..WORKERS, 1u64..300).prop_map(|(worker, sectors)| Act::Follow { worker, sectors });
     let steps = prop::collection::vec(0usize..64, 0..12).prop_map(Act::Steps);
     let mode = prop::sample::select(Mode::ALL.to_vec()).prop_map(Act::Mode);
     prop_oneof![
         8 => request,
+        1 => erase,
         3 => follow,
         6 => steps,
         1 => (1u64..400).prop_map(Act::Tick),

@@ -17,15 +17,15 @@ use forebay_types::{
 };
 use forebay_volume::{
     Admission, Barrier, Dispatcher, EpochOrder, Host, JobId, Mergeable, Payload, Reply, Request,
-    RequestKind, Streams, WaitBreakdown, merge, staged_pieces,
+    RequestKind, Streams, WaitBreakdown, merge, shard_of, staged_pieces,
 };
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 pub(crate) const VOLUME: VolumeId = VolumeId(0);
-/// Three regions and a half.
-pub(crate) const SECTORS: u64 = 7 << 10;
+/// Nine regions and a half, in three shards.
+pub(crate) const SECTORS: u64 = 19 << 10;
 const SHARDS: usize = 4;
 pub(crate) const WORKERS: usize = 2;
 const SLOTS: usize = 48;
@@ -120,6 +120,10 @@ pub(crate) struct World {
     pub barrier: Option<Barrier>,
     /// The parts that wait for the journal.
     pub barred: Vec<PartId>,
+    /// The journal makes the next erase wait that begins here or later.
+    pub refuses_erase_from: Option<u64>,
+    /// The next erase that is admitted comes after a prefetch of this range.
+    pub prefetch_first: Option<ByteRange>,
     now_ms: u64,
     submitted: Vec<Option<Submitted>>,
     pub answered: usize,
@@ -163,6 +167,8 @@ impl World {
             order: None,
             barrier: None,
             barred: Vec::new(),
+            refuses_erase_from: None,
+            prefetch_first: None,
             now_ms: 0,
             submitted: Vec::new(),
             answered: 0,
@@ -342,6 +348,7 @@ impl Host for World {
             }
         }
         self.shards[shard].finish_call();
+        self.barred.extend(out.journal_requests.drain(..).map(|request| request.part));
         result
     }
 
@@ -360,6 +367,22 @@ impl Host for World {
 
     fn admit(&mut self, _: &Part, _: bool) -> Admission {
         Admission::Free
+    }
+
+    fn admit_erase(&mut self, part: &Part) -> bool {
+        if self.refuses_erase_from.take_if(|from| part.range.offset >= *from).is_some() {
+            self.barred.push(part.id);
+            return false;
+        }
+        if let Some(range) = self.prefetch_first.take() {
+            let shard = shard_of(VOLUME, Stripes::NONE, range.offset, SHARDS);
+            let mut out = Outbox::default();
+            let lines = self
+                .call(shard, &[], &mut out, |shard, out| shard.prefetch(VOLUME, range, None, out));
+            assert!(lines > 0, "{range} is in the pool or busy");
+            out.ios.drain(..).for_each(|io| self.start_io(shard, io, None));
+        }
+        true
     }
 
     fn withdraw(&mut self, _: VolumeId) {
