@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A Ceph cluster on this machine for tests: a monitor, and OSDs whose disks are sparse files. It
-# listens on 127.0.0.1, and needs no root. Without a manager, which I/O does not need.
+# listens on 127.0.0.1, or on CEPH_ADDRESS when it is made, and needs no root. Without a manager,
+# which I/O does not need.
 #
 #   scripts/ceph-cluster.sh start DIR [OSDS]    make a cluster in the empty folder DIR, or start it
 #   scripts/ceph-cluster.sh stop DIR            stop its daemons
@@ -55,16 +56,16 @@ end() {
 }
 
 write_conf() {
-  local port s3_port
-  read -r port s3_port < <("$python" -c 'import socket as s; x = [s.socket(), s.socket()]
-for y in x: y.bind(("127.0.0.1", 0))
-print(*(y.getsockname()[1] for y in x))')
+  local port s3_port address=${CEPH_ADDRESS:-127.0.0.1}
+  read -r port s3_port < <("$python" -c 'import socket as s, sys; x = [s.socket(), s.socket()]
+for y in x: y.bind((sys.argv[1], 0))
+print(*(y.getsockname()[1] for y in x))' "$address")
   cat >"$conf" <<CONF
 [global]
 fsid = $(cat /proc/sys/kernel/random/uuid)
-mon_host = [v2:127.0.0.1:$port/0]
-public_addr = 127.0.0.1
-cluster_addr = 127.0.0.1
+mon_host = [v2:$address:$port/0]
+public_addr = $address
+cluster_addr = $address
 ms_bind_msgr1 = false
 keyring = $dir/keyring
 log_file = $dir/\$name.log
@@ -98,7 +99,7 @@ osd_heartbeat_interval = 1
 osd_heartbeat_grace = 4
 
 [client.gateway]
-rgw_frontends = beast endpoint=127.0.0.1:$s3_port tcp_nodelay=1
+rgw_frontends = beast endpoint=$address:$s3_port tcp_nodelay=1
 rgw_data = $dir
 rgw_enable_usage_log = false
 rgw_run_sync_thread = false

@@ -8,7 +8,7 @@
 #
 # The cluster is made by scripts/ceph-cluster.sh in the build directory. AWAY (20) is the number of
 # seconds without any OSD, TAKEOVERS (20) that of takeovers. PROGRAMS selects other programs than
-# the release build.
+# the release build. As root, the hosts are also cut off from the cluster (scripts/hosts.sh).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -29,10 +29,13 @@ keeper=no
 uri="nbd+unix:///v?socket=$dir/nbd.sock"
 server=
 load=
+# The name of the two hosts, if they can be made.
+hosts=
 clean() {
   [[ -z $load ]] || kill "$load" 2>/dev/null || true
   [[ -z $server ]] || kill -KILL "$server" 2>/dev/null || true
   scripts/ceph-cluster.sh stop "$dir/cluster"
+  [[ -z $hosts ]] || scripts/hosts.sh remove "$hosts"
   rm -rf "$dir"
 }
 trap clean EXIT
@@ -266,11 +269,19 @@ refusals() {
 
 # takeovers: two servers, with processes that the other one does not see, as on two hosts.
 takeovers() {
-  local expiry seconds count=${TAKEOVERS:-20}
+  local expiry seconds count=${TAKEOVERS:-20} network=()
+  local wrapper="unshare --pid --fork --mount-proc --kill-child"
   say "$count takeovers while clients write"
+  if [[ -n $hosts ]]; then
+    wrapper="ip netns exec $hosts-{host} $wrapper"
+    network=(--cut "scripts/hosts.sh cut $hosts {host}")
+    network+=(--heal "scripts/hosts.sh heal $hosts {host}")
+  else
+    say "skipped: takeovers from hosts that are cut off: network namespaces need root"
+  fi
   fresh_images
   "$programs/takeovers" --programs "$programs" --folder "$dir/takeovers" --takeovers "$count" \
-    --wrapper "unshare --pid --fork --mount-proc --kill-child" \
+    --wrapper "$wrapper" "${network[@]}" \
     --one "rbd:rbd/disk@$conf,$write_back" --fetch "rbd -c $conf --no-progress export disk -" \
     >"$dir/takeovers.log" 2>&1 || gave_up "$(tail -n 3 "$dir/takeovers.log")"
   tail -n 8 "$dir/takeovers.log"
@@ -282,7 +293,14 @@ takeovers() {
 
 say "a cluster"
 mkdir "$dir/cluster"
-scripts/ceph-cluster.sh start "$dir/cluster" 2
+hosts=forebay$((BASHPID % 100000))
+if address=$(scripts/hosts.sh make "$hosts" 2>/dev/null); then
+  CEPH_ADDRESS=$address scripts/ceph-cluster.sh start "$dir/cluster" 2
+else
+  scripts/hosts.sh remove "$hosts" 2>/dev/null || true
+  hosts=
+  scripts/ceph-cluster.sh start "$dir/cluster" 2
+fi
 say "the backend"
 FOREBAY_CEPH=$conf cargo test --quiet -p forebay-backend --lib -- --ignored tool_ceph_
 refusals

@@ -1,8 +1,9 @@
-//! `takeovers`: two servers of one volume take it over from each other, through kills, freezes and
-//! wrong alarms, while clients write; every block is checked over the whole history.
+//! `takeovers`: two servers of one volume take it over from each other, through kills, freezes,
+//! cuts of the network and wrong alarms, while clients write; every block is checked over the whole
+//! history.
 
-use anyhow::{Context, Result, bail, ensure};
-use clap::Parser;
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, ValueEnum};
 use forebay_bench::content::LoadRandom;
 use forebay_bench::site::client::{SiteClient, SiteClients};
 use forebay_bench::site::node::{Node, NodeSetup};
@@ -33,9 +34,18 @@ struct TakeoverArgs {
     #[arg(long)]
     two: Option<String>,
     /// Words before each server's command, such as "unshare --pid --fork": another host has other
-    /// processes.
+    /// processes. {host} stands for its number, 0 or 1.
     #[arg(long, default_value = "")]
     wrapper: String,
+    /// Shell command that cuts a host off from the stores, with {host} for its number.
+    #[arg(long, requires = "heal")]
+    cut: Option<String>,
+    /// Shell command that connects it again.
+    #[arg(long, requires = "cut")]
+    heal: Option<String>,
+    /// The faults to choose from, by default all; those of the network only with --cut.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    faults: Vec<Fault>,
     /// Number of takeovers.
     #[arg(long, default_value_t = 20)]
     takeovers: u64,
@@ -55,7 +65,7 @@ struct TakeoverArgs {
 }
 
 /// What happens to the owner before the other server takes over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Fault {
     /// The server is killed; its keeper, if it has one, starts it again.
     Crash,
@@ -67,9 +77,53 @@ enum Fault {
     Nap,
     /// Nothing: the detection is wrong.
     None,
+    /// The host is cut off from the stores, and connected again after the takeover.
+    Cut,
+    /// The host is cut off, and connected again while it is taken over.
+    BriefCut,
 }
 
-const FAULTS: [Fault; 5] = [Fault::Crash, Fault::PowerLoss, Fault::Sleep, Fault::Nap, Fault::None];
+impl Fault {
+    /// Those of the network come last.
+    const ALL: [Self; 7] = [
+        Self::Crash,
+        Self::PowerLoss,
+        Self::Sleep,
+        Self::Nap,
+        Self::None,
+        Self::Cut,
+        Self::BriefCut,
+    ];
+
+    const fn is_of_network(self) -> bool {
+        matches!(self, Self::Cut | Self::BriefCut)
+    }
+
+    /// Whether it passes while the host is taken over.
+    const fn is_brief(self) -> bool {
+        matches!(self, Self::Nap | Self::BriefCut)
+    }
+
+    /// Has it happen to a host.
+    fn strike(self, node: &mut Node) -> Result<()> {
+        match self {
+            Self::Crash => node.kill_server(),
+            Self::PowerLoss => node.kill(),
+            Self::Sleep | Self::Nap => node.freeze(),
+            Self::Cut | Self::BriefCut => node.cut_off(),
+            Self::None => Ok(()),
+        }
+    }
+
+    /// Ends it, if the host comes back by itself.
+    fn pass(self, node: &Node) -> Result<()> {
+        match self {
+            Self::Sleep | Self::Nap => node.thaw(),
+            Self::Cut | Self::BriefCut => node.reconnect(),
+            Self::Crash | Self::PowerLoss | Self::None => Ok(()),
+        }
+    }
+}
 
 fn main() -> ExitCode {
     match run(&TakeoverArgs::parse()) {
@@ -81,9 +135,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &TakeoverArgs) -> Result<()> {
+/// The two hosts.
+fn setups(args: &TakeoverArgs) -> Vec<NodeSetup> {
     let setups = [&args.one, args.two.as_ref().unwrap_or(&args.one)].map(|volume| volume.clone());
-    let setups: Vec<NodeSetup> = setups
+    setups
         .into_iter()
         .enumerate()
         .map(|(host, volume)| NodeSetup {
@@ -92,9 +147,18 @@ fn run(args: &TakeoverArgs) -> Result<()> {
             volume: format!("{VOLUME}={volume},nofail=yes"),
             // What survives a server is tested on one of them.
             has_keeper: host == 0,
-            wrapper: args.wrapper.split_whitespace().map(str::to_owned).collect(),
+            wrapper: on_host(&args.wrapper, host).split_whitespace().map(str::to_owned).collect(),
+            network: args
+                .cut
+                .as_ref()
+                .zip(args.heal.as_ref())
+                .map(|commands| [commands.0, commands.1].map(|command| on_host(command, host))),
         })
-        .collect();
+        .collect()
+}
+
+fn run(args: &TakeoverArgs) -> Result<()> {
+    let setups = setups(args);
     let mut nodes = Vec::new();
     for setup in &setups {
         nodes.push(Node::start(setup)?);
@@ -152,6 +216,11 @@ fn run(args: &TakeoverArgs) -> Result<()> {
     Ok(())
 }
 
+/// A command on one of the hosts.
+fn on_host(command: &str, host: usize) -> String {
+    command.replace("{host}", &host.to_string())
+}
+
 /// Has the servers take over from each other. Returns for each time how long after the fault a
 /// client was served.
 fn take_over_repeatedly(
@@ -160,52 +229,55 @@ fn take_over_repeatedly(
     site: &SiteClients,
 ) -> Result<Vec<(Fault, Duration)>> {
     let mut random = LoadRandom::new(u64::from(args.seed) << 32);
+    let faults = if args.faults.is_empty() { &Fault::ALL[..] } else { &args.faults };
+    let has_network = args.cut.is_some();
+    let faults: Vec<_> = faults.iter().filter(|it| has_network || !it.is_of_network()).collect();
+    ensure!(!faults.is_empty(), "a fault of the network needs --cut");
     let mut times = Vec::new();
     wait_for_service(site, 0)?;
     for tenure in 1..=args.takeovers {
         std::thread::sleep(Duration::from_millis(200 + random.below(1500)));
-        let fault = FAULTS[random.below(FAULTS.len() as u64) as usize];
+        let fault = *faults[random.below(faults.len() as u64) as usize];
         let (former, next) = ((tenure as usize - 1) % 2, tenure as usize % 2);
         let begun = Instant::now();
         println!("{} ms: {fault:?}", site.started.elapsed().as_millis());
-        match fault {
-            Fault::Crash => nodes[former].kill_server()?,
-            Fault::PowerLoss => nodes[former].kill()?,
-            Fault::Sleep | Fault::Nap => nodes[former].freeze()?,
-            Fault::None => {}
-        }
+        fault.strike(&mut nodes[former])?;
         let nap = Duration::from_millis(random.below(400));
-        std::thread::scope(|scope| -> Result<()> {
-            let (nodes, is_nap) = (&*nodes, fault == Fault::Nap);
-            let waking = scope.spawn(move || {
-                if is_nap {
-                    std::thread::sleep(nap);
-                    nodes[former].thaw()?;
-                }
-                anyhow::Ok(())
-            });
-            take_over(&nodes[next])?;
-            waking.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
-        })?;
+        take_over_during(fault, &nodes[former], &nodes[next], nap)?;
         site.tenure.store(tenure, Ordering::Release);
         println!("{} ms: taken over", site.started.elapsed().as_millis());
         let served = wait_for_service(site, tenure)?;
         times.push((fault, served.duration_since(begun)));
         println!("takeover {tenure}: {fault:?}, served after {:?}", served.duration_since(begun));
         match fault {
-            Fault::Sleep => {
+            Fault::Sleep | Fault::Cut => {
                 std::thread::sleep(Duration::from_millis(random.below(4000)));
-                nodes[former].thaw()?;
+                let is_told = fault == Fault::Cut && has_ended(&nodes[former])?;
+                ensure!(!is_told, "a host that is cut off has heard of the takeover");
+                fault.pass(&nodes[former])?;
             }
             Fault::PowerLoss => nodes[former].reboot()?,
-            Fault::Crash | Fault::Nap | Fault::None => {}
-        }
-        if fault == Fault::Crash && former == 1 {
-            nodes[former].reboot()?;
+            Fault::Crash if former == 1 => nodes[former].reboot()?,
+            Fault::Crash | Fault::Nap | Fault::BriefCut | Fault::None => {}
         }
         wait_for_end(&nodes[former])?;
     }
     Ok(times)
+}
+
+/// Takes the volume over. A brief fault passes meanwhile, after some time.
+fn take_over_during(fault: Fault, former: &Node, next: &Node, nap: Duration) -> Result<()> {
+    std::thread::scope(|scope| {
+        let passing = scope.spawn(move || {
+            if fault.is_brief() {
+                std::thread::sleep(nap);
+                fault.pass(former)?;
+            }
+            anyhow::Ok(())
+        });
+        take_over(next)?;
+        passing.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
+    })
 }
 
 /// Takes the volume over, also if the former server is just about to end.
@@ -240,17 +312,18 @@ fn wait_for_service(site: &SiteClients, tenure: u64) -> Result<Instant> {
 /// Waits until a former owner knows that it is one.
 fn wait_for_end(node: &Node) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        let status = node.command(&["status", "--json"])?;
-        let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
-        if status["missing"].as_array().is_some_and(|missing| !missing.is_empty()) {
-            return Ok(());
-        }
-        if Instant::now() >= deadline {
-            bail!("a former owner does not end the volume: {status}");
-        }
+    while !has_ended(node)? {
+        ensure!(Instant::now() < deadline, "a former owner does not end the volume");
         std::thread::sleep(Duration::from_millis(50));
     }
+    Ok(())
+}
+
+/// Whether a server has ended the volume.
+fn has_ended(node: &Node) -> Result<bool> {
+    let status = node.command(&["status", "--json"])?;
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
+    Ok(status["missing"].as_array().is_some_and(|missing| !missing.is_empty()))
 }
 
 fn show(site: &SiteClients, times: &mut [(Fault, Duration)]) {
@@ -260,7 +333,7 @@ fn show(site: &SiteClients, times: &mut [(Fault, Duration)]) {
         site.stale_reads.load(Ordering::Relaxed)
     );
     times.sort_by_key(|(_, time)| *time);
-    for fault in FAULTS {
+    for fault in Fault::ALL {
         let of: Vec<Duration> =
             times.iter().filter(|(of, _)| *of == fault).map(|(_, time)| *time).collect();
         if let (Some(median), Some(worst)) = (of.get(of.len() / 2), of.last()) {

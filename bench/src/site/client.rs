@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long a client waits for bytes before it looks whether there is another owner.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long a client waits for an answer of the present owner.
+const SILENCE_MAX: Duration = Duration::from_secs(90);
 /// The pause before another attempt to connect.
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -192,20 +194,21 @@ fn exchange(
     Ok(reply.errno)
 }
 
-/// Receives all of `bytes`. Gives up a silent server once there is another owner.
+/// Receives all of `bytes`. Gives up a silent server once there is another owner, or after long.
 fn receive(
     site: &SiteClients,
     tenure: u64,
     stream: &mut UnixStream,
     bytes: &mut [u8],
 ) -> io::Result<()> {
-    let mut filled = 0;
+    let (mut filled, begun) = (0, Instant::now());
     while filled < bytes.len() {
         match stream.read(&mut bytes[filled..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => filled += count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if site.tenure.load(Ordering::Acquire) != tenure {
+                let has_successor = site.tenure.load(Ordering::Acquire) != tenure;
+                if has_successor || begun.elapsed() >= SILENCE_MAX {
                     return Err(error);
                 }
             }

@@ -24,6 +24,8 @@ pub struct NodeSetup {
     pub has_keeper: bool,
     /// Words before the command, such as `unshare --pid --fork`.
     pub wrapper: Vec<String>,
+    /// Shell commands that cut the host off from the stores, and that connect it again.
+    pub network: Option<[String; 2]>,
 }
 
 /// A running server, with everything that it has started in one process group.
@@ -98,6 +100,30 @@ impl Node {
     /// If they have ended.
     pub fn thaw(&self) -> Result<()> {
         self.signal_all(Signal::CONT)
+    }
+
+    /// Cuts the host off from the stores. Its clients still reach its server.
+    ///
+    /// # Errors
+    /// If there is no command for it, or it fails.
+    pub fn cut_off(&self) -> Result<()> {
+        self.run_of_network(0)
+    }
+
+    /// Connects it again.
+    ///
+    /// # Errors
+    /// If there is no command for it, or it fails.
+    pub fn reconnect(&self) -> Result<()> {
+        self.run_of_network(1)
+    }
+
+    fn run_of_network(&self, which: usize) -> Result<()> {
+        let commands = self.setup.network.as_ref().context("no command cuts the network")?;
+        let output = Command::new("sh").args(["-c", &commands[which]]).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}: {said}", commands[which]);
+        Ok(())
     }
 
     /// Kills the server alone: a keeper starts the next one.

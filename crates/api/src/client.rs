@@ -27,6 +27,9 @@ const ANSWER_BYTES_MAX: usize = 32 << 20;
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// Time limit of a drill: longer than the runtime of any usual UPS.
 pub(crate) const DRILL_TIME_MAX: Duration = Duration::from_secs(4 * 60 * 60);
+/// Time limit of a takeover, which may read 64 GiB of journal at 110 MiB/s. Another host is to try
+/// if a store does not answer at all.
+pub(crate) const TAKEOVER_TIME_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// Time limits for answers of the server.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use crate::{
     History, Memory, MissingVolume, PinRequest, Progress, ServeDevice, ServedDevice,
     ServerSettings, SiteStatus, SlowRequests, Statistics, StatisticsOfVolume, Status, VolumeList,
     VolumeSettings, VolumeSize, VolumeStatus,
-    client::{ClientResult, DRILL_TIME_MAX},
+    client::{ClientResult, DRILL_TIME_MAX, TAKEOVER_TIME_MAX},
     paths,
 };
 use hyper::Method;
@@ -155,16 +155,17 @@ requests! {
         self.request(Method::POST, &path, None::<&()>).await
     }
 
-    /// Serves a volume that another host has, and shuts that host out.
+    /// Serves a volume that another host has, and shuts that host out. It may read a journal first.
     fn take_over_volume(&self, name: &str) -> ClientResult<VolumeStatus> {
         let path = paths::of_volume(paths::VOLUME_TAKEOVER, name);
-        self.request(Method::POST, &path, None::<&()>).await
+        self.request_within(TAKEOVER_TIME_MAX, Method::POST, &path, None::<&()>).await
     }
 
-    /// Ends the service of a volume, so that another host can take it over.
+    /// Ends the service of a volume, so that another host can take it over. The disk takes its
+    /// dirty data first.
     fn stand_by_volume(&self, name: &str) -> ClientResult<MissingVolume> {
         let path = paths::of_volume(paths::VOLUME_STANDBY, name);
-        self.request(Method::POST, &path, None::<&()>).await
+        self.request_within(DRILL_TIME_MAX, Method::POST, &path, None::<&()>).await
     }
 
     /// Pins ranges of a volume.

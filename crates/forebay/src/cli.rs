@@ -190,10 +190,16 @@ pub(crate) enum Command {
         does not serve it: it is on standby, or the other host has the disk's reservation, or the \
         lock of the image. That ends: from then on the disk, and the devices of the journal, \
         refuse whatever the former host writes, also after hours of sleep. Data that a journal on \
-        a shared device holds is served at once. Does nothing if the volume is served here.")]
+        a shared device holds is served at once. Does nothing if the volume is served here.\n\
+        With --hold, a program that runs a command on one host at a time, as `etcdctl lock` does, \
+        decides where the volume is served. On SIGTERM or SIGINT, the command ends as `forebay \
+        standby` does; if the volume is not served here any more, with an error.")]
     Takeover {
         /// The volume's name
         name: String,
+        /// Keep running while the volume is served here, and end its service on SIGTERM or SIGINT
+        #[arg(long)]
+        hold: bool,
         #[command(flatten)]
         state: StateArguments,
     },

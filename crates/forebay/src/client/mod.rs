@@ -11,6 +11,7 @@ pub(crate) mod sentences;
 pub(crate) mod slow;
 mod statistics;
 pub(crate) mod status;
+pub(crate) mod takeover;
 pub(crate) mod top;
 pub(crate) mod trace;
 
@@ -68,18 +69,6 @@ pub(crate) fn set(settings: &[String], arguments: &StateArguments) -> anyhow::Re
 /// `forebay attach`.
 pub(crate) fn attach(arguments: &AttachArguments, state: &StateArguments) -> anyhow::Result<()> {
     forebay_attach::attach(arguments, &socket(state)?, crate::keeper::systemd::notify_ready)
-}
-
-/// `forebay takeover`.
-pub(crate) fn take_over(name: &str, arguments: &StateArguments) -> anyhow::Result<()> {
-    let volume = connect(arguments)?.take_over_volume(name)?;
-    print(&format!("{} is served here now: {}\n", named(name), sentences::summary(&volume)))
-}
-
-/// `forebay standby`.
-pub(crate) fn stand_by(name: &str, arguments: &StateArguments) -> anyhow::Result<()> {
-    connect(arguments)?.stand_by_volume(name)?;
-    print(&format!("{} is on standby: another host can take it over\n", named(name)))
 }
 
 /// `forebay save`.

@@ -25,6 +25,7 @@ mod gather;
 mod geometry;
 mod grow;
 mod handover;
+mod hold;
 mod json;
 mod kept;
 mod libnbd;

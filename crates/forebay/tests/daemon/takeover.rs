@@ -218,6 +218,45 @@ fn a_volume_on_standby_that_was_taken_over_stays_served_by_the_next_server_on_th
 }
 
 #[test]
+fn a_disk_and_a_journal_that_follow_the_volume_without_a_fence_have_everything() {
+    // As replicas of DRBD do, which is open on one host at a time.
+    let site = Site::new();
+    let [disk, journal] = ["disk.img", "journal.img"].map(|it| site.at(it).display().to_string());
+    let volume =
+        format!("disk={disk},mode=write-back,protection=journal,journal={journal},standby=yes");
+    let start = |host: &tempfile::TempDir| {
+        let volumes = [volume.clone()];
+        Daemon::start(host.path(), "auto", "64MiB", &volumes)
+    };
+    let [here, there] = [&site.here, &site.there].map(start);
+    let takes_over = |daemon: &Daemon| {
+        let (code, text) = daemon.run(&["takeover", "disk"]);
+        assert_eq!(code, Some(0), "{text}");
+    };
+    takes_over(&here);
+    assert_eq!(here.status()["volumes"][0]["class"], "local");
+    write(&mut here.client("disk"), 1, 2);
+    // A planned move, a crash, and the way back.
+    assert_eq!(here.run(&["standby", "disk"]).0, Some(0));
+    takes_over(&there);
+    let mut client = there.client("disk");
+    assert_eq!(read(&mut client, 1), content(1, 2));
+    write(&mut client, 1, 3);
+    drop(client);
+    there.kill();
+    takes_over(&here);
+    let mut client = here.client("disk");
+    assert_eq!(read(&mut client, 1), content(1, 3));
+    write(&mut client, 1, 4);
+    drop(client);
+    here.kill();
+    let there = start(&site.there);
+    takes_over(&there);
+    assert_eq!(read(&mut there.client("disk"), 1), content(1, 4));
+    there.stop();
+}
+
+#[test]
 fn a_server_whose_disk_has_another_owner_ends_the_volume() {
     let site = Site::new();
     let volume = site.volume(UNPROTECTED);

@@ -2,6 +2,7 @@
 //! shared disks whose journal has failed.
 
 use super::VolumeService;
+use super::drain::wait_until_idle;
 use crate::error::VolumeResult;
 use crate::journal::{end_records, leave, release_unserved};
 
@@ -31,7 +32,9 @@ pub fn surrender(volumes: &VolumeService, name: &str) -> VolumeResult {
         end_records(&used.journal, used.number);
     }
     if !volume.is_given_up() {
-        volumes.give_up(&volume, None, false)?;
+        // Without a wait for requests: a checkpoint in progress ends only when the disk has taken
+        // the data, which it never does.
+        volumes.give_up(&volume, None, true)?;
     }
     if let Some(used) = volume.journal.get() {
         release_unserved(&used.journal);
@@ -39,6 +42,7 @@ pub fn surrender(volumes: &VolumeService, name: &str) -> VolumeResult {
     volume.flush.trust();
     shared.shards.abandon_lost(volume.id);
     volumes.settle(&volume, &mut |_| {})?;
+    wait_until_idle(shared, Some(&volume))?;
     volumes.calibrator.wait_until_free(&volume);
     if let Some(used) = volume.journal.get() {
         leave(&used.journal, used.number);

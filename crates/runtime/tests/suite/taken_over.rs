@@ -15,11 +15,13 @@ use forebay_types::IoError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 on_both_engines! {
     a_volume_that_was_taken_over_ends_and_its_records_count,
     a_volume_on_another_disk_continues_without_the_journal,
     records_count_while_the_journal_is_still_here,
+    a_volume_ends_although_a_checkpoint_waits_for_its_disk,
     a_volume_on_a_shared_disk_ends_with_its_journal,
     a_volume_that_is_taken_over_while_it_is_added_is_not_served,
 }
@@ -121,6 +123,38 @@ fn a_volume_that_was_taken_over_ends_and_its_records_count(engine: Engine) {
     add(&server, "v", disk, &journal);
     check(&server, "v", &written);
     server.stop();
+}
+
+/// An image that cannot be reached for a while: its I/O waits.
+struct CutOff {
+    image: Arc<Image>,
+    is_cut: AtomicBool,
+    waiting: Mutex<Vec<Io>>,
+}
+
+impl CutOff {
+    fn heal(&self) {
+        self.is_cut.store(false, Ordering::SeqCst);
+        let waiting: Vec<Io> = self.waiting.lock().unwrap().drain(..).collect();
+        waiting.into_iter().for_each(|io| self.image.submit(io));
+    }
+}
+
+impl Backend for CutOff {
+    fn description(&self) -> &Description {
+        self.image.description()
+    }
+
+    fn submit(&self, io: Io) {
+        match self.is_cut.load(Ordering::SeqCst) {
+            true => self.waiting.lock().unwrap().push(io),
+            false => self.image.submit(io),
+        }
+    }
+
+    fn is_taken_over(&self) -> bool {
+        !self.is_cut.load(Ordering::SeqCst) && self.image.is_taken_over()
+    }
 }
 
 /// A store that another host has taken over in this moment.
@@ -242,5 +276,27 @@ fn a_volume_on_another_disk_continues_without_the_journal(engine: Engine) {
     for (offset, bytes) in written.iter().filter(|(offset, _)| **offset != 0) {
         assert_eq!(&read_backend(&*other, *offset, 4096), bytes);
     }
+    server.stop();
+}
+
+/// A host was cut off for so long that its journal has begun a checkpoint, as every 30 seconds.
+fn a_volume_ends_although_a_checkpoint_waits_for_its_disk(engine: Engine) {
+    let fence = Arc::<AtomicBool>::default();
+    let (disk, log) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    let server = start(engine);
+    let (settings, _) = recording(Image::new(&log, &fence));
+    let journal = server.runtime.volumes().protectors().open_journal(settings).unwrap();
+    let image = Image::new(&disk, &fence);
+    let image = Arc::new(CutOff { image, is_cut: false.into(), waiting: Mutex::default() });
+    add(&server, "v", Arc::clone(&image) as _, &journal);
+    image.is_cut.store(true, Ordering::SeqCst);
+    write_some(&server, "v", 0..450);
+    std::thread::sleep(Duration::from_secs(32));
+    fence.store(true, Ordering::SeqCst);
+    image.heal();
+    let begun = Instant::now();
+    surrender(server.runtime.volumes(), "v").unwrap();
+    // Writeback that has failed is tried again after 10 seconds, which must not be waited for.
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     server.stop();
 }
