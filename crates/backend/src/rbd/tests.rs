@@ -215,7 +215,7 @@ fn tool_ceph_lock_of_a_killed_process_is_broken_at_once() {
     let mut holder = hold(&image);
     let text = message(&image.name());
     let process = format!("(process {} of Forebay on ", holder.id());
-    assert!(text.contains("is locked by the client at 127.0.0.1:0/"), "{text}");
+    assert!(text.contains("is locked by the client at ") && text.contains(":0/"), "{text}");
     assert!(text.contains(&process) && text.contains("forebay takeover"), "{text}");
     let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
     let error = RbdBackend::open(&image.name(), &read_only).err().unwrap();
