@@ -4,10 +4,10 @@
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::crash::content;
+use crate::etcd::Etcd;
 use crate::process::{Daemon, MIB, UNPROTECTED, make_file};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::fs::File;
-use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -241,64 +241,12 @@ fn a_service_manager_is_notified_once_the_volume_is_served() {
     here.stop();
 }
 
-/// A server of etcd, if it is installed.
-struct Etcd {
-    child: Child,
-    endpoint: String,
-    _data: tempfile::TempDir,
-}
-
-impl Etcd {
-    fn start() -> Option<Self> {
-        for program in ["etcd", "etcdctl"] {
-            if Command::new(program).arg("--help").output().is_err() {
-                println!("skipped: {program} is not installed");
-                return None;
-            }
-        }
-        let data = tempfile::tempdir().unwrap();
-        // Both at once, so that they differ.
-        let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [endpoint, peer] = ports.map(|it| format!("http://{}", it.local_addr().unwrap()));
-        let log = File::create(data.path().join("log")).unwrap();
-        let child = Command::new("etcd")
-            .args(["--listen-client-urls", &endpoint, "--advertise-client-urls", &endpoint])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("default={peer}"), "--data-dir"])
-            .arg(data.path().join("data"))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let etcd = Self { child, endpoint, _data: data };
-        wait_until("etcd answers", PATIENCE, || {
-            let mut command = etcd.command();
-            command.args(["endpoint", "health"]).output().unwrap().status.success()
-        });
-        Some(etcd)
-    }
-
-    fn command(&self) -> Command {
-        let mut command = Command::new("etcdctl");
-        command.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", &self.endpoint);
-        command
-    }
-
-    /// `etcdctl lock` with a command that holds the volume.
-    fn lock(&self, daemon: &Daemon, ttl: &str) -> Holder {
-        let mut command = self.command();
-        command.args(["lock", "--ttl", ttl, "disk", "--", env!("CARGO_BIN_EXE_forebay")]);
-        command.args(["takeover", "disk", "--hold"]);
-        Holder::spawn(command, daemon.socket.parent().unwrap())
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// `etcdctl lock` with a command that holds the volume.
+fn lock(etcd: &Etcd, daemon: &Daemon, ttl: &str) -> Holder {
+    let mut command = etcd.command();
+    command.args(["lock", "--ttl", ttl, "disk", "--", env!("CARGO_BIN_EXE_forebay")]);
+    command.args(["takeover", "disk", "--hold"]);
+    Holder::spawn(command, daemon.socket.parent().unwrap())
 }
 
 #[test]
@@ -306,9 +254,9 @@ fn with_etcd_the_next_host_serves_the_volume_of_a_dead_one() {
     let Some(etcd) = Etcd::start() else { return };
     let site = Site::new();
     let [here, there] = [&site.here, &site.there].map(|host| site.start(host, THROUGH));
-    let mut first = etcd.lock(&here, "4");
+    let mut first = lock(&etcd, &here, "4");
     first.wait_until_served();
-    let mut second = etcd.lock(&there, "4");
+    let mut second = lock(&etcd, &there, "4");
     here.client("disk").write(4096, &content(1, 1)).unwrap();
     assert_eq!(there.status()["missing"][0]["standby"], true);
     // The host dies: the server, and what holds the volume.
@@ -324,13 +272,13 @@ fn with_etcd_the_next_host_serves_the_volume_of_a_dead_one() {
     drop(client);
     // After an orderly end, the lock is free at once. etcdctl ignores the signal.
     let here = site.start(&site.here, THROUGH);
-    let mut first = etcd.lock(&here, "4");
+    let mut first = lock(&etcd, &here, "4");
     kill_process_group(Pid::from_child(&second.child), Signal::TERM).unwrap();
     assert_eq!(second.end().0, Some(0), "{}", second.said());
     first.wait_until_served();
     assert!(here.client("disk").read(4096, 4096).unwrap() == content(1, 2));
     // A host loses the lock without noticing, and nothing ends its command but the takeover.
-    let mut second = etcd.lock(&there, "4");
+    let mut second = lock(&etcd, &there, "4");
     first.signal(Signal::STOP);
     second.wait_until_served();
     wait_until("the first host's command has ended", PATIENCE, || {

@@ -19,6 +19,7 @@ mod dashboard;
 mod devices;
 mod discard;
 mod disks;
+mod etcd;
 mod frozen;
 mod full;
 mod gather;

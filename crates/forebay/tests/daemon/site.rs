@@ -2,10 +2,10 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::process::{Daemon, MIB, make_file, on_one_line};
+use crate::etcd::Etcd;
+use crate::process::{Daemon, MIB, make_file, on_one_line, output_of};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 
 const TOKEN: &str = "0123456789-of-all-hosts";
 
@@ -196,58 +196,15 @@ fn hosts_are_asked_over_tls_with_the_authority_of_the_site() {
     daemon.stop();
 }
 
-/// An etcd in a directory; killed when dropped.
-struct Etcd {
-    child: Child,
-    address: String,
-    _directory: tempfile::TempDir,
-}
-
-impl Etcd {
-    /// `None` if it is not installed.
-    fn start() -> Option<Self> {
-        let directory = tempfile::tempdir().unwrap();
-        let [clients, peers] = [(); 2].map(|()| {
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            format!("http://{}", listener.local_addr().unwrap())
-        });
-        let mut command = Command::new("etcd");
-        command.arg("--data-dir").arg(directory.path().join("data"));
-        command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
-        command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
-        command.args(["--initial-cluster", &format!("default={peers}")]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().ok()?;
-        let etcd = Self { child, address: clients, _directory: directory };
-        wait_until("etcd answers", PATIENCE, || etcd.ctl(&["get", "x"]));
-        Some(etcd)
-    }
-
-    /// Whether a command succeeds.
-    fn ctl(&self, arguments: &[&str]) -> bool {
-        let mut command = Command::new("etcdctl");
-        command.args(["--endpoints", &self.address]).args(arguments).env("ETCDCTL_API", "3");
-        crate::process::output_of(&mut command).status.success()
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn hosts_are_found_in_etcd_and_stay_known_while_it_is_away() {
-    let Some(etcd) = Etcd::start() else {
-        println!("skipped: etcd is not installed");
-        return;
-    };
+    let Some(etcd) = Etcd::start() else { return };
     let host = Host::start("");
-    assert!(etcd.ctl(&["put", "forebay/hosts/1", &host.address()]));
-    assert!(etcd.ctl(&["put", "forebay/other", "nothing"]));
-    let site = format!("site = ['etcd:{}/forebay/hosts/']", etcd.address);
+    for (key, value) in [("forebay/hosts/1", &*host.address()), ("forebay/other", "nothing")] {
+        let mut put = etcd.command();
+        assert!(output_of(put.args(["put", key, value])).status.success());
+    }
+    let site = format!("site = ['etcd:{}/forebay/hosts/']", etcd.endpoint);
     let file = host.directory.path().join("forebay.toml");
     configure(host.directory.path(), &site, "");
     let (code, text) = host.daemon.run(&["reload"]);
