@@ -166,16 +166,16 @@ impl SiteSettings {
             let message = "site-ca is set, but there is no site";
             return Err(ConfigError::new(Mistake::Value, message, Action::set("site", "HOST")));
         }
-        // Whoever can answer for DNS or write to etcd could have the token sent to a host that any
-        // authority has certified.
+        // An attacker who controls DNS or etcd could add a host of his own, with a certificate of a
+        // public authority, and receive the token.
         let elsewhere = sources.iter().find(|source| source.is_elsewhere());
         if let Some(source) = elsewhere
             && ca.is_none()
             && settings.dashboard_tokens.is_some()
         {
             let message = format!(
-                "the hosts that {source} names would get a token of dashboard-tokens, whoever they \
-                 are"
+                "any host that {source} names would receive a token of dashboard-tokens, even an \
+                 attacker's"
             );
             return Err(ConfigError::new(Mistake::Value, message, Action::set("site-ca", "FILE")));
         }

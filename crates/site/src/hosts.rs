@@ -7,6 +7,7 @@ use forebay_http::{Asker, Roots};
 use hyper::http::uri::{Authority, Scheme};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 
 /// How long an answer of DNS or etcd is used, and how long after a failure it is asked again.
 const USED_FOR: Duration = Duration::from_secs(60);
@@ -45,9 +46,12 @@ impl Hosts {
     /// The hosts, and why some may be missing. Asks DNS and etcd if it is time to.
     pub(crate) async fn find(&mut self) -> (BTreeSet<HttpAddress>, Vec<String>) {
         let now = Instant::now();
-        for source in self.0.iter_mut().filter(|it| it.due.is_none_or(|due| due <= now)) {
-            source.ask(now).await;
+        // At the same time: one that does not answer takes five seconds.
+        let mut asked = JoinSet::new();
+        for source in self.0.extract_if(.., |it| it.due.is_none_or(|due| due <= now)) {
+            asked.spawn(source.ask(now));
         }
+        self.0.extend(asked.join_all().await);
         let hosts = self.0.iter().flat_map(|source| source.known.iter().cloned()).collect();
         let problems = self.0.iter().filter_map(|source| {
             let problem = source.problem.as_ref()?;
@@ -58,7 +62,7 @@ impl Hosts {
 }
 
 impl HostSource {
-    async fn ask(&mut self, now: Instant) {
+    async fn ask(mut self, now: Instant) -> Self {
         let asking = tokio::time::timeout(LIMIT, addresses(&self.source, &self.roots));
         let found = asking.await.unwrap_or_else(|_| Err("no answer within 5 s".to_owned()));
         self.due = Some(now + if found.is_ok() { USED_FOR } else { RETRY_AFTER });
@@ -69,6 +73,7 @@ impl HostSource {
             Ok(found) => (self.known, self.problem) = (found.addresses, found.problem),
             Err(problem) => self.problem = Some(problem),
         }
+        self
     }
 }
 

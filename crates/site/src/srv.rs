@@ -61,7 +61,7 @@ pub(crate) async fn addresses(
 
 /// Asks a name server. Returns its answer.
 async fn ask(server: SocketAddr, name: &str) -> io::Result<Vec<u8>> {
-    // Whoever sees no questions cannot know the number, and so not answer.
+    // Random, so that a host that does not see the question cannot forge an answer to it.
     let mut number = [0; 2];
     getrandom(&mut number, GetRandomFlags::empty())?;
     let question = question(u16::from_ne_bytes(number), name)?;
@@ -158,7 +158,7 @@ mod tests {
         std::thread::spawn(move || {
             let mut buffer = [0; 1500];
             let (length, client) = socket.recv_from(&mut buffer).unwrap();
-            // What somebody else may send first.
+            // A packet that is no answer to the question.
             socket.send_to(&[0; 40], client).unwrap();
             socket.send_to(&respond(&buffer[..length]), client).unwrap();
         });

@@ -211,7 +211,7 @@ fn hosts_in(volume: &SiteVolume, role: HostRole) -> Vec<&str> {
     hosts.map(|host| &*host.host).collect()
 }
 
-/// That no host serves a shared volume.
+/// The alert for a shared volume that no host serves.
 fn unserved(volume: &SiteVolume, time: Duration) -> Alert {
     let name = &*volume.volume.name;
     let owner = volume.hosts.iter().find(|host| !host.answers && host.role == HostRole::Serves);
@@ -243,7 +243,7 @@ fn unserved(volume: &SiteVolume, time: Duration) -> Alert {
     Alert::new(Severity::Error, "volume", name, text).with_remedy(remedy)
 }
 
-/// That two hosts say that they serve a shared volume.
+/// The alert for a shared volume that two hosts report as served.
 fn doubled(volume: &SiteVolume) -> Alert {
     let hosts = hosts_in(volume, HostRole::Serves).join(" and ");
     let text = format!("{hosts} say that they serve it, and one host can have its disk");
@@ -253,13 +253,13 @@ fn doubled(volume: &SiteVolume) -> Alert {
     )
 }
 
-/// Whether a host that does not answer has served a volume, and nobody else does.
+/// Whether a silent host was the only one that served a volume.
 fn is_lost_with(host: &SiteHost, volume: &SiteVolume) -> bool {
     let mut owners = volume.hosts.iter().filter(|it| it.role == HostRole::Serves);
     volume.unserved_seconds.is_some() && owners.any(|owner| owner.host == host.name)
 }
 
-/// That a host does not answer. This is more serious if nobody else serves what it has served.
+/// The alert for a silent host: an error if it was the only one that served some volume.
 fn unheard(host: &SiteHost, volumes: &[SiteVolume]) -> Alert {
     let lost = volumes.iter().filter(|volume| is_lost_with(host, volume)).count();
     let problem = host.problem.as_deref().unwrap_or("it was not asked yet");

@@ -14,9 +14,9 @@
 //! there are too many, it ends before them. The driver erases the next region as one part, which
 //! may wait.
 //!
-//! The miniatures of the policy are told of the lines in the pool alone. That of a larger pool
-//! keeps the others until it evicts them, or until they are written again: to ask for each line of
-//! a long range took four fifths of the time of an erase.
+//! Only lines in the pool are removed from the miniatures of the policy. The miniature of a larger
+//! pool keeps the others until it evicts them or they are written again: removing each line of a
+//! long range took four fifths of the time of an erase.
 
 use super::PartWriter;
 use super::erase::{EraseKind, WHOLE_LINE, emit_erase};

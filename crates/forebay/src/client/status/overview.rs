@@ -63,7 +63,6 @@ pub(super) fn volume_list(view: &View<'_>, page: &mut Page) {
 /// Whether the server works, and what is wrong.
 pub(super) fn head(status: &Status, page: &mut Page) {
     let alerts = joined(&status.alerts);
-    let plural = |n: u64, one: &str| format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" });
     let mut sentence = format!(
         "forebay {} serves {} to {}, up {}",
         cut(&status.version, 24),
@@ -80,6 +79,11 @@ pub(super) fn head(status: &Status, page: &mut Page) {
         page.blank();
         alerts::show(&alerts, ALERTS_MAX, page);
     }
+}
+
+/// `1 volume`, `2 volumes`.
+pub(super) fn plural(n: u64, one: &str) -> String {
+    format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
 /// The state in a word.

@@ -1,7 +1,7 @@
 //! `forebay status --site`: the hosts of the site, who serves which volume, and what is wrong.
 
 use super::alerts::{self, joined};
-use super::overview;
+use super::overview::{self, plural};
 use forebay_api::{
     Alert, HostRole, HostStatus, HostVolume, Severity, SiteHost, SiteStatus, SiteVolume,
     VolumeState,
@@ -70,10 +70,6 @@ fn sentence(site: &SiteStatus) -> String {
         }
     };
     format!("{hosts}, {served}")
-}
-
-fn plural(n: u64, one: &str) -> String {
-    format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
 fn hosts(hosts: &[SiteHost], page: &mut Page) {
