@@ -67,8 +67,7 @@ impl ClientManager for ClientsOf {
 
 fn listed(client: forebay_runtime::ConnectedClient) -> ConnectedClient {
     let root = Path::new("/");
-    let joined = SystemTime::now().checked_sub(client.age).unwrap_or(SystemTime::UNIX_EPOCH);
-    let joined = joined.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let joined = client.joined.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let (process, user, address) = match &client.peer {
         Peer::Process { id, user } => (Some(*id), Some(*user), None),
         Peer::Address(address) => (None, None, Some(address.to_string())),

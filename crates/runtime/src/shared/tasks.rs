@@ -4,7 +4,7 @@ use super::{Recorder, Shared, WaitingRequests};
 use forebay_engine::PreloadKind;
 use forebay_frontend::Peer;
 use forebay_types::{ByteRange, Granule, IoResult, VolumeId};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A client of any front end, as it is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,8 +15,8 @@ pub struct ConnectedClient {
     pub volume: Option<String>,
     pub peer: Peer,
     pub is_encrypted: bool,
-    /// The time since it has connected.
-    pub age: Duration,
+    /// When it has connected, by the clock of that moment.
+    pub joined: SystemTime,
     /// Requests in flight.
     pub requests: usize,
     /// Bytes that it has read successfully.

@@ -29,7 +29,7 @@ use limits::{LimitedClient, LimitedClients};
 use refusals::Refusals;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 use tally::Tallies;
 
 /// A request in flight.
@@ -60,7 +60,8 @@ struct Client {
     id: u64,
     /// The other end of its connection.
     peer: Peer,
-    joined: Option<Instant>,
+    /// When it has connected.
+    joined: Option<SystemTime>,
     is_encrypted: bool,
     /// Bytes that it has read and written successfully.
     done_bytes: [u64; 2],
@@ -103,7 +104,7 @@ impl Client {
     }
 
     fn history(&self) -> ClientHistory {
-        let age = self.joined.map(|joined| joined.elapsed()).unwrap_or_default();
+        let age = self.joined.and_then(|joined| joined.elapsed().ok()).unwrap_or_default();
         ClientHistory { id: self.id, age, done_bytes: self.done_bytes }
     }
 
@@ -120,7 +121,7 @@ impl Client {
             volume: self.volume.as_ref().map(|volume| volume.name.clone()),
             peer: self.peer.clone(),
             is_encrypted: self.is_encrypted,
-            age: self.joined.map(|joined| joined.elapsed()).unwrap_or_default(),
+            joined: self.joined.unwrap_or(SystemTime::UNIX_EPOCH),
             requests: self.requests,
             read_bytes: self.done_bytes[0],
             written_bytes: self.done_bytes[1],
