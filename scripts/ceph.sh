@@ -7,7 +7,8 @@
 #   scripts/ceph.sh
 #
 # The cluster is made by scripts/ceph-cluster.sh in the build directory. AWAY (20) is the number of
-# seconds without any OSD, TAKEOVERS (20) that of takeovers. PROGRAMS selects other programs than
+# seconds without any OSD, TAKEOVERS (20) that of takeovers by command, and WATCHED (4) that of
+# takeovers by hosts that watch the journal. PROGRAMS selects other programs than
 # the release build. As root, the hosts are also cut off from the cluster (scripts/hosts.sh).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -267,11 +268,13 @@ refusals() {
   stop
 }
 
-# takeovers: two servers, with processes that the other one does not see, as on two hosts.
+# takeovers COUNT [OPTION...]: two servers, with processes that the other one does not see, as on
+# two hosts.
 takeovers() {
-  local expiry seconds count=${TAKEOVERS:-20} network=()
+  local count=$1 network=()
   local wrapper="unshare --pid --fork --mount-proc --kill-child"
-  say "$count takeovers while clients write"
+  say "$count takeovers while clients write${2:+, with ${*:2}}"
+  rm -rf "$dir/takeovers"
   if [[ -n $hosts ]]; then
     wrapper="ip netns exec $hosts-{host} $wrapper"
     network=(--cut "scripts/hosts.sh cut $hosts {host}")
@@ -281,10 +284,15 @@ takeovers() {
   fi
   fresh_images
   "$programs/takeovers" --programs "$programs" --folder "$dir/takeovers" --takeovers "$count" \
-    --wrapper "$wrapper" "${network[@]}" \
+    --wrapper "$wrapper" "${network[@]}" "${@:2}" \
     --one "rbd:rbd/disk@$conf,$write_back" --fetch "rbd -c $conf --no-progress export disk -" \
     >"$dir/takeovers.log" 2>&1 || gave_up "$(tail -n 3 "$dir/takeovers.log")"
   tail -n 8 "$dir/takeovers.log"
+}
+
+# long_fence: how long a former owner is shut out.
+long_fence() {
+  local expiry seconds
   # A former owner may sleep for longer than the cluster's hour.
   expiry=$(ceph -c "$conf" osd blocklist ls 2>/dev/null | awk '{print $2}' | sort | tail -n 1)
   seconds=$(($(date -d "${expiry%+*}" +%s) - $(date +%s)))
@@ -316,5 +324,7 @@ faults local "mode=write-back,protection=journal,journal=$dir/local.img,ordered=
 limits
 full
 fence
-takeovers
+takeovers "${TAKEOVERS:-20}"
+long_fence
+takeovers "${WATCHED:-4}" --watch 3
 say "images of Ceph: passed"

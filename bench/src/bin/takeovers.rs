@@ -46,6 +46,10 @@ struct TakeoverArgs {
     /// The faults to choose from, by default all; those of the network only with --cut.
     #[arg(long, value_enum, value_delimiter = ',')]
     faults: Vec<Fault>,
+    /// Have the hosts take over by themselves when the owner has been silent for so many seconds,
+    /// instead of by command. Faults that pass sooner are not chosen.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(2..))]
+    watch: Option<u64>,
     /// Number of takeovers.
     #[arg(long, default_value_t = 20)]
     takeovers: u64,
@@ -99,6 +103,11 @@ impl Fault {
         matches!(self, Self::Cut | Self::BriefCut)
     }
 
+    /// Whether the owner falls silent for as long as it takes to notice that.
+    const fn is_silence(self) -> bool {
+        matches!(self, Self::PowerLoss | Self::Sleep | Self::Cut)
+    }
+
     /// Whether it passes while the host is taken over.
     const fn is_brief(self) -> bool {
         matches!(self, Self::Nap | Self::BriefCut)
@@ -138,13 +147,17 @@ fn main() -> ExitCode {
 /// The two hosts.
 fn setups(args: &TakeoverArgs) -> Vec<NodeSetup> {
     let setups = [&args.one, args.two.as_ref().unwrap_or(&args.one)].map(|volume| volume.clone());
+    let settings = match args.watch {
+        Some(seconds) => format!("standby=yes,takeover-after={seconds}s"),
+        None => "nofail=yes".to_owned(),
+    };
     setups
         .into_iter()
         .enumerate()
         .map(|(host, volume)| NodeSetup {
             programs: args.programs.clone(),
             dir: args.folder.join(format!("host-{host}")),
-            volume: format!("{VOLUME}={volume},nofail=yes"),
+            volume: format!("{VOLUME}={volume},{settings}"),
             // What survives a server is tested on one of them.
             has_keeper: host == 0,
             wrapper: on_host(&args.wrapper, host).split_whitespace().map(str::to_owned).collect(),
@@ -162,6 +175,9 @@ fn run(args: &TakeoverArgs) -> Result<()> {
     let mut nodes = Vec::new();
     for setup in &setups {
         nodes.push(Node::start(setup)?);
+    }
+    if args.watch.is_some() {
+        take_over(&nodes[0])?;
     }
     let site = SiteClients {
         seed: args.seed,
@@ -231,8 +247,12 @@ fn take_over_repeatedly(
     let mut random = LoadRandom::new(u64::from(args.seed) << 32);
     let faults = if args.faults.is_empty() { &Fault::ALL[..] } else { &args.faults };
     let has_network = args.cut.is_some();
-    let faults: Vec<_> = faults.iter().filter(|it| has_network || !it.is_of_network()).collect();
-    ensure!(!faults.is_empty(), "a fault of the network needs --cut");
+    let faults: Vec<_> = faults
+        .iter()
+        .filter(|it| has_network || !it.is_of_network())
+        .filter(|it| args.watch.is_none() || it.is_silence())
+        .collect();
+    ensure!(!faults.is_empty(), "there is no such fault: those of the network need --cut");
     let mut times = Vec::new();
     wait_for_service(site, 0)?;
     for tenure in 1..=args.takeovers {
@@ -243,7 +263,10 @@ fn take_over_repeatedly(
         println!("{} ms: {fault:?}", site.started.elapsed().as_millis());
         fault.strike(&mut nodes[former])?;
         let nap = Duration::from_millis(random.below(400));
-        take_over_during(fault, &nodes[former], &nodes[next], nap)?;
+        match args.watch {
+            Some(_) => wait_until_served(&nodes[next])?,
+            None => take_over_during(fault, &nodes[former], &nodes[next], nap)?,
+        }
         site.tenure.store(tenure, Ordering::Release);
         println!("{} ms: taken over", site.started.elapsed().as_millis());
         let served = wait_for_service(site, tenure)?;
@@ -293,6 +316,16 @@ fn take_over(node: &Node) -> Result<()> {
         ensure!(Instant::now() < deadline, "the volume cannot be taken over: {said}");
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// Waits until a server has taken the volume over by itself.
+fn wait_until_served(node: &Node) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while has_ended(node)? {
+        ensure!(Instant::now() < deadline, "the owner's silence is not noticed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 /// Waits until a client has been served in this tenure. Returns when that was.

@@ -135,6 +135,12 @@ pub struct MissingVolume {
     /// Whether its disk can have one owner among several hosts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
+    /// On standby with `takeover-after`: how long ago its owner was heard, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_heard_seconds: Option<u64>,
+    /// Why this host cannot tell whether the owner lives, although it has `takeover-after`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwatched: Option<String>,
 }
 
 /// The server's log, whose reader may be too slow. The server does not wait for it.

@@ -276,7 +276,7 @@ pub(crate) fn open_nested(
     }
     if let Some((name, text, inner)) = split_layer(spec)? {
         let inner = open_nested(inner, options, depth + 1)?;
-        return layers::open(name, text, inner, options.is_trial);
+        return layers::open(name, text, inner, options);
     }
     if let Some((scheme, rest)) = scheme_of(spec) {
         return (scheme.open)((spec, rest), options, depth);

@@ -18,11 +18,21 @@ pub struct OpenOptions {
     pub reserve: bool,
     /// End what another host has of a store that only one may use: its reservation, or its lock.
     pub takes_over: bool,
+    /// Only look at a store that another host or process may own: neither lock nor reserve it, and
+    /// begin no tenure. It is opened for reading, whoever has it open.
+    pub observes: bool,
     /// Which stores of a cluster share a connection: those that are opened with a text in common.
     /// What shuts out one of them shuts out all. Without a text, each has its own.
     pub connection: Vec<String>,
     /// Open a stand-in, see [`crate::try_open`].
     pub is_trial: bool,
+}
+
+impl OpenOptions {
+    /// Looks at a store, see [`Self::observes`].
+    pub fn observing() -> Self {
+        Self { read_only: true, observes: true, ..Self::default() }
+    }
 }
 
 impl Default for OpenOptions {
@@ -34,6 +44,7 @@ impl Default for OpenOptions {
             refuse_images: false,
             reserve: false,
             takes_over: false,
+            observes: false,
             connection: Vec::new(),
             is_trial: false,
         }

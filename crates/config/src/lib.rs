@@ -32,6 +32,7 @@ mod server_change;
 mod settings;
 mod site;
 mod spec;
+mod takeover;
 mod tls_settings;
 mod ups;
 mod ups_settings;

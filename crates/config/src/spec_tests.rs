@@ -26,7 +26,7 @@ fn a_disk_needs_only_a_name_and_a_path() {
 fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
                 journal-mirror=/dev/nvme1n1,durability=flush,ordered=yes,accept-loss=yes,\
-                nofail=yes,standby=yes,read-only=yes,reserve=yes,format=raw,frozen=yes,\
+                nofail=yes,standby=yes,takeover-after=1min,read-only=yes,reserve=yes,format=raw,frozen=yes,\
                 share-min=10%,\
                 share-max=90%,prefetch=no,\
                 warm=no,pin=0B+1MiB,1GiB+4KiB,learn=no,stripe=112KiB,chunk=16KiB,\
@@ -46,6 +46,7 @@ fn every_setting_can_be_written() {
             && spec.config.accept_loss
             && spec.config.nofail
             && spec.config.standby
+            && spec.config.takeover_after_s == Some(60)
             && spec.config.read_only
             && spec.config.reserve
             && spec.config.frozen

@@ -6,7 +6,7 @@
 
 use crate::{
     ConfigError, ConfigResult, Mistake, TlsMode, gather, geometry, pin, pool_share, protection,
-    request_limits,
+    request_limits, takeover,
     words::{instead_of, word, yes_no, yes_or_no},
     write_back,
 };
@@ -115,6 +115,7 @@ impl VolumeSpec {
             .and_then(|()| self.check_description())
             .and_then(|()| self.check_journal())
             .and_then(|()| self.check_saved_memory())
+            .and_then(|()| takeover::check(&self.config))
             .and_then(|()| self.check_protection())
             .and_then(|()| geometry::check(&self.config))
             .and_then(|()| pool_share::check(&self.config))
@@ -276,6 +277,7 @@ settings! {
     "accept-loss": accept_loss, yes_or_no, switch;
     "nofail": nofail, yes_or_no, switch;
     "standby": standby, yes_or_no, switch;
+    "takeover-after": takeover_after_s, takeover::after, write_back::age_shown;
     "read-only": read_only, yes_or_no, switch;
     "reserve": reserve, yes_or_no, switch;
     "format": format, |key, text| word(key, text, &DiskFormat::ALL), DiskFormat::to_string;

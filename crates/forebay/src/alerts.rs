@@ -19,7 +19,7 @@ pub(crate) fn alerts(status: &Status) -> Vec<Alert> {
     found.extend(status.vault.as_ref().into_iter().flat_map(vault));
     found.extend(status.journals.iter().flat_map(journal));
     found.extend(volumes);
-    found.extend(status.missing.iter().filter(|missing| !missing.standby).map(missing));
+    found.extend(status.missing.iter().filter_map(missing));
     found.extend(server(status));
     found.sort_by_key(|alert| alert.severity);
     found
@@ -34,10 +34,16 @@ fn warning(kind: &str, name: &str, text: impl Into<String>) -> Alert {
 }
 
 /// A volume that is not served.
-fn missing(missing: &MissingVolume) -> Alert {
+fn missing(missing: &MissingVolume) -> Option<Alert> {
+    let name = &*missing.name;
+    if missing.standby {
+        let unwatched = missing.unwatched.as_ref()?;
+        let text = format!("on standby, and not taken over by itself: {unwatched}");
+        return Some(warning("volume", name, text));
+    }
     let reason = missing.reason.as_deref().unwrap_or("its disk does not answer");
     let tried = if missing.taken_over { "" } else { ", and tried again" };
-    error("volume", &missing.name, format!("not served{tried}: {reason}"))
+    Some(error("volume", name, format!("not served{tried}: {reason}")))
 }
 
 /// What is wrong with a volume.

@@ -75,6 +75,7 @@ impl Dump {
             next_volume,
             volumes,
             members: Members::default(),
+            beat_ms: 0,
         };
         Self {
             superblock,

@@ -40,8 +40,8 @@ pub use freshness::{Freshness, NewestRecords};
 pub use image::{Extent, Image, Source};
 pub use log::{
     Checkpoint, Log, LogAdmission, LogEntry, LogError, LogUsage, LogWrite, Mark, Notification,
-    RecordOutcome, checkpoints_in_progress, distance, is_durable_before, is_void,
-    needs_checkpoint_for_starts,
+    RecordOutcome, beat, checkpoints_in_progress, distance, is_durable_before, is_void,
+    needs_checkpoint_for_starts, promise_beats,
 };
 pub use mirror::{MirrorDevice, MirrorStep, RecoveredLog, recover_mirrored};
 pub use pieces::{Piece, pieces_to_restore};

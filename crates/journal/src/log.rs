@@ -175,6 +175,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             next_volume: 0,
             volumes: Vec::new(),
             members: Members::default(),
+            beat_ms: 0,
         };
         Self::new(superblock, 0, (0, 0), 0, buffers)
     }
@@ -624,6 +625,23 @@ where
     B: AsRef<[u8]> + AsMut<[u8]>,
 {
     log.failed.map_or_else(|| Ok(log.first_pending_record() >= end), Err)
+}
+
+/// Promises in the superblock that [`beat`] is called so often, in milliseconds; zero promises
+/// nothing. The promise is on the device once [`Log::is_superblock_durable`] returns true.
+pub fn promise_beats<B, W>(log: &mut Log<B, W>, every_ms: u32)
+where
+    B: AsRef<[u8]> + AsMut<[u8]>,
+{
+    if log.superblock().beat_ms != every_ms {
+        log.extent.superblock_mut().beat_ms = every_ms;
+    }
+}
+
+/// Has a copy of the superblock written again with the next sequence number, by which other hosts
+/// see that this one lives. A write that is due anyway serves as well.
+pub const fn beat<B, W>(log: &mut Log<B, W>) {
+    log.extent.renew_copy();
 }
 
 /// Whether all records of a volume are void, durably.

@@ -18,6 +18,7 @@ fn superblock(sequence: u64, own: u64, current: [u64; 2]) -> SuperblockSeen {
         next_volume: 0,
         volumes: Vec::new(),
         members: Members { own, current },
+        beat_ms: 0,
     }))
 }
 

@@ -14,8 +14,8 @@
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind, Superblock};
 use forebay_journal::{
     Checkpoint, Found, Image, Log, LogAdmission, LogEntry, LogError, LogWrite, MirrorDevice,
-    MirrorStep, Notification, ReadAt, RecordOutcome, RecoverError, RecoveredLog, Source, recover,
-    recover_mirrored,
+    MirrorStep, Notification, ReadAt, RecordOutcome, RecoverError, RecoveredLog, Source, beat,
+    recover, recover_mirrored,
 };
 use forebay_types::{ByteRange, IoError};
 
@@ -178,7 +178,8 @@ impl Machine {
             50..70 => self.start_write(),
             70..90 => self.end_write(),
             90..95 => self.checkpoint(),
-            95..98 => self.end_checkpoint(),
+            95..97 => self.end_checkpoint(),
+            97 => beat(&mut self.log),
             _ if self.random.below(4) == 0 => self.crash(),
             _ => {}
         }

@@ -8,7 +8,8 @@ use forebay_format::journal::{
 };
 use forebay_journal::{
     Damage, Found, Image, Log, LogAdmission, LogEntry, LogError, LogWrite, Notification, ReadAt,
-    RecordOutcome, RecoverError, is_durable_before, needs_checkpoint_for_starts, recover,
+    RecordOutcome, RecoverError, beat, is_durable_before, needs_checkpoint_for_starts,
+    promise_beats, recover,
 };
 use forebay_types::{ByteRange, IoError};
 
@@ -914,4 +915,40 @@ fn all_blocks_that_may_be_forwarded_are_admitted() {
     let writes = found.records.iter().map(|found| found.record);
     let writes = writes.filter(|record| record.kind == RecordKind::Write);
     assert!(writes.map(|record| record.range).eq(blocks.map(|block| block.range)));
+}
+
+#[test]
+fn a_beat_writes_one_copy_of_the_superblock_and_changes_only_its_number() {
+    let mut lab = Lab::new();
+    promise_beats(&mut lab.log, 1250);
+    lab.pump();
+    let copies = |device: &Device| {
+        [0, 1].map(|copy| {
+            let from = copy * forebay_format::journal::SUPERBLOCK_BYTES;
+            let to = from + forebay_format::journal::SUPERBLOCK_BYTES;
+            Superblock::decode(&device.bytes[from..to]).unwrap()
+        })
+    };
+    for _ in 0..5 {
+        let before = copies(&lab.device);
+        let newest = before.iter().map(|copy| copy.sequence).max().unwrap();
+        beat(&mut lab.log);
+        // Until it is on the device, a further beat adds nothing.
+        beat(&mut lab.log);
+        lab.pump();
+        let after = copies(&lab.device);
+        let changed = (0..2).filter(|&at| before[at] != after[at]).collect::<Vec<_>>();
+        assert_eq!(changed.len(), 1, "the other copy stays intact");
+        let expected = Superblock { sequence: newest + 1, ..before[changed[0]].clone() };
+        assert_eq!((after[changed[0]].clone(), expected.beat_ms), (expected, 1250));
+    }
+    // The same promise again is no reason to write.
+    promise_beats(&mut lab.log, 1250);
+    assert!(lab.log.poll_write().is_none());
+    // A failed log does not claim that its owner serves.
+    beat(&mut lab.log);
+    let write = lab.log.poll_write().unwrap();
+    lab.log.complete(write, Err(IoError::Io), &mut Vec::new());
+    beat(&mut lab.log);
+    assert!(lab.log.poll_write().is_none());
 }

@@ -95,6 +95,7 @@ pub(crate) fn open_journal(runtime: &Runtime, device: Arc<dyn Backend>) -> Volum
         mirror: None,
         members: Box::new(NoMembers),
         accept_loss: false,
+        beat_every: None,
         is_abandoned: Box::new(|_| VoidRecords::None),
         on_failure: Box::new(|_, _, _| Ok(())),
     };

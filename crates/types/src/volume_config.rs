@@ -65,6 +65,8 @@ volume_settings! {
         "the server starts without the volume if it cannot serve it, and serves it once it can";
     fixed standby: bool = false, "standby", "yes|no", "no",
         "another host may have it: it is served from `forebay takeover` on";
+    live takeover_after_s: Option<u64> = None, "takeover-after", "TIME|off", "off",
+        "with `standby`: take it over when its owner has not written to its journal for so long";
     live read_only: bool = false, "read-only", "yes|no", "no",
         "writes are refused, and the backing store is opened read-only";
     fixed reserve: bool = false, "reserve", "yes|no", "no",

@@ -338,7 +338,10 @@ fn open_when_free(
     let begin = Instant::now();
     let mut is_logged = false;
     loop {
-        let opened = open_exclusively(path, is_block, options.read_only);
+        let opened = match options.observes {
+            true => open_at(path, is_block, true, OFlags::empty()).map(|file| (file, Vec::new())),
+            false => open_exclusively(path, is_block, options.read_only),
+        };
         let in_use = matches!(&opened, Err(FileError::InUse { .. } | FileError::Alias { .. }));
         if !in_use || begin.elapsed() >= options.in_use_wait {
             return opened;

@@ -30,20 +30,22 @@ pub use rate::{Rate, RateLimits};
 pub use trace::{TraceFileError, TraceLayer};
 pub use volatile::{Volatile, VolatileError, Volatility};
 
-use crate::{Backend, Description, OpenError};
+use crate::{Backend, Description, OpenError, OpenOptions};
 use std::sync::Arc;
 
 /// The names of the layers.
 pub(crate) const NAMES: [&str; 7] =
     ["blocks", "delay", "error", "owned", "rate", "trace", "volatile"];
 
-/// Puts the layer `name` with the options `text` on `inner`. For a trial, no trace is begun.
+/// Puts the layer `name` with the options `text` on `inner`. Without I/O
+/// by clients, for a trial or a look, no trace and no tenure is begun.
 pub(crate) fn open(
     name: &str,
     text: &str,
     inner: Arc<dyn Backend>,
-    is_trial: bool,
+    options: &OpenOptions,
 ) -> Result<Arc<dyn Backend>, OpenError> {
+    let is_unused = options.is_trial || options.observes;
     let named = format!("{name}({text}):{}", inner.description().name);
     Ok(match name {
         "blocks" => {
@@ -61,7 +63,7 @@ pub(crate) fn open(
             layer.description.name = named;
             Arc::new(layer)
         }
-        "owned" if is_trial => owned::parse(text).map(|_| inner)?,
+        "owned" if is_unused => owned::parse(text).map(|_| inner)?,
         "owned" => {
             let mut layer = Owned::open(inner, text)?;
             layer.description.name = named;
@@ -77,7 +79,7 @@ pub(crate) fn open(
             layer.description.name = named;
             Arc::new(layer)
         }
-        _ if is_trial => TraceLayer::options(text).map(|_| inner)?,
+        _ if is_unused => TraceLayer::options(text).map(|_| inner)?,
         _ => {
             let mut layer = TraceLayer::parse(inner, text)?;
             layer.description.name = named;

@@ -1,7 +1,9 @@
 //! Layers over memory.
 
 use super::*;
-use crate::{Blocking, Buffer, Io, IoKind, IoToken, MemoryBackend, OpenOptions, conformance};
+use crate::{
+    AlignedBuffer, Blocking, Buffer, Io, IoKind, IoToken, MemoryBackend, OpenOptions, conformance,
+};
 use forebay_types::{ByteRange, Fault, Few, IoError, IoResult};
 use std::time::{Duration, Instant};
 use tempfile::tempdir;
@@ -243,4 +245,29 @@ fn malformed_layer_names_are_refused() {
     let deep = "delay():".repeat(17) + "memory:1MiB";
     assert_eq!(error(&deep), "more than 16 layers and models are nested: remove some of them");
     open(&("delay():".repeat(16) + "memory:1MiB"));
+}
+
+#[test]
+fn a_look_at_a_store_takes_no_lock_and_begins_no_tenure_and_no_trace() {
+    let directory = tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let (disk, record, trace) = (at("disk"), at("owners"), at("trace"));
+    std::fs::File::create(&disk).unwrap().set_len(1 << 20).unwrap();
+    let owned = format!("owned(record={record}):{disk}");
+    let owner = open(&owned);
+    let tenure = std::fs::read_to_string(&record).unwrap();
+    let spec = format!("trace(file={trace},volume=0):{owned}");
+    let observed = crate::open(&spec, &OpenOptions::observing()).unwrap();
+    let [mut written, mut seen] = [(); 2].map(|()| AlignedBuffer::new(4096));
+    written.fill(7);
+    Blocking::new(&*owner).write(8192, &written, false).unwrap();
+    Blocking::new(&*observed).read(8192, &mut seen).unwrap();
+    assert!(*seen == *written);
+    assert!(Blocking::new(&*observed).write(8192, &written, false).is_err());
+    assert_eq!(std::fs::read_to_string(&record).unwrap(), tenure);
+    assert!(!std::path::Path::new(&trace).exists());
+    assert!(owner.check_presence().is_ok() && observed.tenure().is_none());
+    // Nor does it keep the owner from opening it again.
+    drop(owner);
+    drop(open(&owned));
 }

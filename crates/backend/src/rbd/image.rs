@@ -77,9 +77,11 @@ impl Image {
         let mut image =
             Self { handle, ceph, in_flight, identity, place, is_listed, tenure, is_settled, pool };
         image.identity = image.read_identity(name)?;
-        image.list(text)?;
         image.check_cache(name)?;
-        ImageLock(&image).acquire(&LockAccess::of(options))?;
+        if !options.observes {
+            image.list(text)?;
+            ImageLock(&image).acquire(&LockAccess::of(options))?;
+        }
         image.pool.connection.end_opening();
         Ok(image)
     }

@@ -2,7 +2,7 @@
 //! that they are skipped. `scripts/ceph.sh` starts a cluster for them.
 
 use super::*;
-use crate::{Blocking, conformance};
+use crate::{AlignedBuffer, Blocking, conformance};
 use forebay_types::Fault;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -149,6 +149,29 @@ fn tool_ceph_image_has_one_user() {
     assert!(text.contains("is in use here, as 'rbd:"), "{text}");
     drop(backend);
     // Closed, it can be opened again at once.
+    drop(image.open().unwrap());
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster"]
+fn tool_ceph_a_look_at_an_image_sees_what_its_owner_writes_and_leaves_it_the_lock() {
+    let Some(cluster) = Cluster::get() else { return };
+    let image = cluster.image("16M", &[]);
+    let owner = image.open().unwrap();
+    let locks = || cluster.run("rbd", &["lock", "ls", &image.place]);
+    let (before, tenure) = (locks(), owner.tenure());
+    let observed = RbdBackend::open(&image.name(), &OpenOptions::observing()).unwrap();
+    for round in 1..4_u8 {
+        let (mut written, mut seen) = (AlignedBuffer::new(4096), AlignedBuffer::new(4096));
+        written.fill(round);
+        Blocking::new(&owner).write(4096, &written, false).unwrap();
+        Blocking::new(&observed).read(4096, &mut seen).unwrap();
+        assert!(*seen == *written, "nothing is cached in round {round}");
+    }
+    assert_eq!((locks(), owner.tenure()), (before, tenure));
+    assert!(!observed.is_taken_over() && observed.tenure().is_none());
+    drop(owner);
+    // Nor does it keep the owner from opening the image again.
     drop(image.open().unwrap());
 }
 

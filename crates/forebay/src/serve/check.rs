@@ -1,6 +1,7 @@
 //! Checks a configuration without serving it. It locks, writes and changes nothing, so it can run
 //! beside a daemon that uses the same disks.
 
+use super::manager::vigil;
 use super::{dashboard, journals, listen, memory, power, site, successor, tls, vault};
 use crate::report::{self, problem as problem_of, with_remedy};
 use anyhow::{Context, anyhow};
@@ -32,6 +33,8 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     let mut bytes = memory.start_bytes;
     for volume in &config.volumes {
         volume.check_ups(&config.ups.upses, config.vault.is_some())?;
+        vigil::check(volume)
+            .map_err(|problem| with_remedy(anyhow!(problem.message), problem.remedy))?;
         match try_disk(volume) {
             Err(problem) if volume.config.nofail || volume.config.standby => {
                 report::warn(&format!(

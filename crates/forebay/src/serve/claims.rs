@@ -86,6 +86,11 @@ impl Claims {
         Claim { claims: self, name: None }
     }
 
+    /// Whether the daemon is stopping.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.lock().everything
+    }
+
     fn lock(&self) -> MutexGuard<'_, ClaimsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -8,7 +8,8 @@ mod devices;
 mod openings;
 
 pub(super) use devices::{
-    MEMORY_REMEDY, NAME_ANOTHER, check_lasts, check_state_dir, memory_of, memory_words,
+    JournalHead, JournalPeek, MEMORY_REMEDY, NAME_ANOTHER, check_lasts, check_state_dir, memory_of,
+    memory_words,
 };
 
 use super::statistics::latency;
@@ -162,6 +163,8 @@ const fn with_spare(named: usize) -> usize {
     if named == 0 { 0 } else { named + 1 }
 }
 
+/// The longest interval of a journal's beats.
+const BEAT_MAX: Duration = Duration::from_secs(5);
 /// How long opening a journal waits for another volume that opens the same one.
 const OPENING_WAIT: Duration = Duration::from_secs(20);
 
@@ -406,12 +409,18 @@ impl Journals {
             .flatten()
             .try_for_each(|device| self.reserve(device))
             .map_err(|error| with_volume(problem_of(&error)))?;
-        let settings = self.settings((backend, mirror), accept_loss && spec.config.accept_loss);
+        let accept_loss = accept_loss && spec.config.accept_loss;
+        let settings = self.settings((backend, mirror), accept_loss, beat_every(spec));
         let opened = runtime.volumes().protectors().open_journal(settings);
         opened.map(Some).map_err(|error| with_volume(problem_of(&error)))
     }
 
-    fn settings(&self, (backend, mirror): Devices, accept_loss: bool) -> JournalSettings {
+    fn settings(
+        &self,
+        (backend, mirror): Devices,
+        accept_loss: bool,
+        beat_every: Option<Duration>,
+    ) -> JournalSettings {
         let state_dir = self.state_dir.clone();
         let mark_of = move |id: JournalId| marks::of_journal(&state_dir, &id.to_string());
         let read_mark_of = mark_of.clone();
@@ -421,6 +430,7 @@ impl Journals {
             mirror,
             members: Box::new(KeptMembers(Members { state_dir: self.state_dir.clone() })),
             accept_loss,
+            beat_every,
             is_abandoned: Box::new(move |id| void(&read_mark_of(id))),
             on_failure: Box::new(move |id, error, volumes| {
                 marks::put(&mark_of(id), &error.to_string(), volumes)?;
@@ -466,6 +476,24 @@ impl Journals {
     fn reserve(&self, device: &str) -> Result<(), space::AllocateError> {
         let path = forebay_backend::plain_path(device);
         path.map_or(Ok(()), |path| space::allocate_all(path, Kind::Journal, &self.state_dir))
+    }
+
+    /// Whether this server has the journal open.
+    pub(super) fn is_open(&self, name: &Name) -> bool {
+        self.open_ones().iter().any(|(open, _)| open == name)
+    }
+
+    /// Sets how often each journal tells other hosts that its owner lives, from the settings of the
+    /// volumes that are served.
+    pub(super) fn set_beats(&self, served: &[VolumeSpec]) {
+        for (name, journal) in self.open_ones().iter() {
+            let mut using =
+                served.iter().filter(|it| Name::of(it).as_ref() == Some(name)).peekable();
+            // One that is being opened has the interval of its first volume.
+            if using.peek().is_some() {
+                journal.beat_every(using.filter_map(beat_every).min());
+            }
+        }
     }
 
     /// What the devices of a volume's journal lie on; nothing without a journal.
@@ -595,6 +623,13 @@ impl Journals {
             }
         }
     }
+}
+
+/// How often the journal of a volume tells other hosts that its owner lives: so often that several
+/// beats may be missed before one takes over.
+fn beat_every(spec: &VolumeSpec) -> Option<Duration> {
+    let after = Duration::from_secs(spec.config.takeover_after_s?);
+    Some((after / 8).min(BEAT_MAX))
 }
 
 /// Whether a volume is under a UPS, and the vault has all data that its disk lacks.

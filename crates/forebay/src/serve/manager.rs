@@ -12,6 +12,7 @@ mod moves;
 mod ownership;
 mod reload;
 pub(super) mod remove;
+pub(super) mod vigil;
 
 pub(super) use leave::leave_if_machine_stops;
 
@@ -66,6 +67,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
+use vigil::Vigils;
 
 /// Describes a volume: its specification, the runtime's figures of it and of the memory, the power,
 /// and the widest stripe.
@@ -85,6 +87,7 @@ pub(super) struct Daemon {
     notes: Notes,
     /// Volumes that cannot be served yet.
     missing: MissingVolumes,
+    vigils: Vigils,
     /// Held during a reload.
     reloading: Mutex<()>,
     /// Why the last reload has not applied the whole file.
@@ -184,6 +187,7 @@ impl Daemon {
             saves,
             notes: Notes::default(),
             missing: MissingVolumes::default(),
+            vigils: Vigils::default(),
             reloading: Mutex::default(),
             reload_failure: Mutex::default(),
             nbd,
@@ -365,6 +369,7 @@ impl Daemon {
         let old = self.spec_of(name)?;
         let spec = old.with(change).map_err(|error| problem_of(&error))?;
         add::check_tls(self, &spec)?;
+        vigil::check(&spec)?;
         let config = spec.config.clone();
         match Name::of(&spec) == Name::of(&old) {
             true => {
@@ -375,10 +380,24 @@ impl Daemon {
         if spec.config.frozen != old.config.frozen {
             log_frozen(name, spec.config.frozen);
         }
-        for entry in self.state().volumes.iter_mut().filter(|entry| entry.name == name) {
+        let mut state = self.state();
+        for entry in state.volumes.iter_mut().filter(|entry| entry.name == name) {
             entry.clone_from(&spec);
         }
+        self.journals.set_beats(&state.volumes);
         Ok(())
+    }
+
+    fn add_served(&self, spec: VolumeSpec) {
+        let mut state = self.state();
+        state.volumes.push(spec);
+        self.journals.set_beats(&state.volumes);
+    }
+
+    fn forget_served(&self, name: &str) {
+        let mut state = self.state();
+        state.volumes.retain(|spec| spec.name != name);
+        self.journals.set_beats(&state.volumes);
     }
 
     fn spec_of(&self, name: &str) -> Result<VolumeSpec, Problem> {

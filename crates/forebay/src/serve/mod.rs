@@ -303,6 +303,7 @@ fn start(
         vault::open(&runtime, name, &config.state, &reliances, in_use_wait)?;
     }
     let volumes = config.volumes.clone();
+    volumes.iter().try_for_each(manager::vigil::check)?;
     let journals = Journals::new(&config.state, &volumes, overrides.accepted_disks, reliances);
     let next = Arc::new(ToNext::new(Arc::clone(&runtime), Arc::clone(&nbd)));
     previous.set_next(Arc::clone(&next));

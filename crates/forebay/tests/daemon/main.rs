@@ -74,4 +74,5 @@ mod takeover;
 mod time_of_day;
 mod trace;
 mod vault;
+mod vigil;
 mod warm_up;

@@ -37,7 +37,8 @@ struct SuperblockHead {
     clean: U64,
     first_segment: U64,
     next_volume: U16,
-    reserved: [u8; 6],
+    reserved: [u8; 2],
+    beat_ms: U32,
     member: U64,
     members: [U64; MEMBERS_MAX],
     reserved_too: [u8; 3584],
@@ -208,6 +209,10 @@ pub struct Superblock {
     pub volumes: Vec<VolumeEntry>,
     /// The devices that hold the log.
     pub members: Members,
+    /// How often its owner writes the superblock again while it lives, in milliseconds; zero if it
+    /// promises none. Another host that reads the same sequence number for much longer may take
+    /// over.
+    pub beat_ms: u32,
 }
 
 /// Why bytes are not a valid superblock.
@@ -276,6 +281,7 @@ impl Superblock {
             next_volume: self.next_volume.into(),
             member: self.members.own.into(),
             members: self.members.current.map(Into::into),
+            beat_ms: self.beat_ms.into(),
             ..image.head
         };
         for (to, from) in image.head.starts.iter_mut().zip(&self.starts) {
@@ -390,6 +396,7 @@ impl Superblock {
             starts: starts_of(head)?,
             volumes: volumes_of(image)?,
             members: members_of(head)?,
+            beat_ms: head.beat_ms.get(),
         })
     }
 
@@ -535,6 +542,7 @@ mod tests {
                 void_before: 77,
             }],
             members: Members { own: 12, current: [11, 12] },
+            beat_ms: 1250,
         }
     }
 

@@ -61,6 +61,13 @@ impl LogExtent {
         &mut self.superblock
     }
 
+    /// Makes the older copy on the device stale, unless one is stale already.
+    pub(super) const fn renew_copy(&mut self) {
+        if self.stale_copies == 0 {
+            self.stale_copies = 1;
+        }
+    }
+
     /// The entry of a volume in the superblock, to change it.
     pub(super) fn entry_mut(&mut self, number: u16) -> Option<&mut VolumeEntry> {
         self.superblock.volume(number)?;

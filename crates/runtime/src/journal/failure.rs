@@ -367,6 +367,7 @@ mod tests {
             mirror: None,
             members: Box::new(Unlocked(Arc::default())),
             accept_loss: false,
+            beat_every: None,
             is_abandoned: Box::new(|_| VoidRecords::None),
             on_failure,
         }
@@ -397,6 +398,7 @@ mod tests {
             mirror: Some(Ok(memory(64 * MIB))),
             members: Box::new(Unlocked(Arc::clone(&count))),
             accept_loss: false,
+            beat_every: None,
             is_abandoned: Box::new(|_| VoidRecords::None),
             on_failure: Box::new(|_, _, _| Ok(())),
         };

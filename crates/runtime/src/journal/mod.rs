@@ -10,6 +10,7 @@
 
 mod ahead;
 mod attach;
+mod beats;
 mod checkpoint;
 mod devices;
 mod error;
@@ -55,6 +56,7 @@ use forebay_journal::{Found, Log, is_durable_before};
 use forebay_protect::JournalState;
 use forebay_threads::Thread;
 use forebay_types::{IoError, VolumeId};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -90,6 +92,8 @@ pub(crate) struct State {
     disks: Vec<(u16, Arc<dyn Backend>, Arc<InternalReads>)>,
     /// Numbers of the volumes whose disks are being sampled.
     sampling: Vec<u16>,
+    /// When the last beat was due.
+    beat_at: Instant,
     /// When the last checkpoint began.
     checkpoint_at: Instant,
     urgent: checkpoint::Urgent,
@@ -127,6 +131,8 @@ pub struct Journal {
     host: Weak<dyn JournalHost>,
     searches: LossSearches,
     patrol: patrol::Patrol,
+    /// The interval of its beats in milliseconds; zero for none.
+    beat_every_ms: AtomicU32,
     /// Latencies of the writes to the log, recorded by the journal's thread.
     commits: Histogram,
     /// Whether each device is where it was opened.
@@ -162,7 +168,7 @@ impl Journal {
         let abandoned = (settings.is_abandoned)(id);
         let reserved = record.reserve(id);
         reserved.map_err(|error| JournalError::Record { name: name.clone(), error })?;
-        let JournalSettings { members, on_failure, .. } = settings;
+        let JournalSettings { members, on_failure, beat_every, .. } = settings;
         let state = State {
             core: JournalState::new(log),
             waits_for: None,
@@ -170,6 +176,7 @@ impl Journal {
             volumes: Vec::new(),
             disks: Vec::new(),
             sampling: Vec::new(),
+            beat_at: Instant::now(),
             checkpoint_at: Instant::now(),
             urgent: checkpoint::Urgent::default(),
             flushing: Vec::new(),
@@ -190,6 +197,7 @@ impl Journal {
             host,
             searches: LossSearches::default(),
             patrol: patrol::Patrol::default(),
+            beat_every_ms: AtomicU32::new(beats::millis(beat_every)),
             commits: Histogram::default(),
             presence: Default::default(),
             thread: Lock::new(None),

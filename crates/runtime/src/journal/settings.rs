@@ -5,6 +5,7 @@ use forebay_backend::Backend;
 use forebay_format::journal::JournalId;
 use forebay_types::{Durability, IoError};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Records the failure of a journal durably, with the names of the volumes that continue without
 /// it, in addition to those recorded before. Called before any of them continues, possibly by
@@ -24,6 +25,8 @@ pub struct JournalSettings {
     pub accept_loss: bool,
     /// Looks up which records of the journal are void because it failed.
     pub is_abandoned: Box<dyn Fn(JournalId) -> VoidRecords>,
+    /// How often its superblock is written again, see [`Journal::beat_every`].
+    pub beat_every: Option<Duration>,
     /// See [`OnFailure`].
     pub on_failure: OnFailure,
 }

@@ -43,6 +43,9 @@ impl Journal {
                 patrol::Patrol::repair(self);
                 state = self.lock();
             }
+            if !state.stopping {
+                self.beat_if_due(&mut state);
+            }
             if let Some(write) = state.core.log.poll_write() {
                 drop(state);
                 let began = Instant::now();

@@ -86,6 +86,7 @@ pub(crate) fn journal_settings(backend: Arc<dyn Backend>) -> JournalSettings {
         mirror: None,
         members: Box::new(OnRecord::default()),
         accept_loss: false,
+        beat_every: None,
         is_abandoned: Box::new(|_| VoidRecords::None),
         on_failure: Box::new(|_, _, _| Ok(())),
     }

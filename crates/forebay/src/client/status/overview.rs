@@ -15,6 +15,8 @@ use std::time::Duration;
 const ALERTS_MAX: usize = 8;
 /// The column of the text after the state in the first line.
 pub(super) const SENTENCE_AT: usize = 9;
+/// The most columns of the name of a volume on standby.
+const NAME_MAX: usize = 24;
 /// The least number of volumes that the table shows, however low the screen is.
 const VOLUMES_MIN: usize = 3;
 
@@ -30,16 +32,24 @@ pub(crate) fn overview(view: &View<'_>, width: usize, height: Option<usize>) -> 
     resources(view.status, &mut page);
     page.blank();
     if view.status.volumes.is_empty() {
-        page.wrapped(Style::Plain, NO_VOLUMES);
+        without_volumes(view.status, &mut page);
         return page;
+    }
+    // After an empty line.
+    let mut below = Page::new(width);
+    let waiting = standby(view.status, width);
+    if waiting.height() > 0 {
+        below.line([]);
+        below.append(waiting);
     }
     // The table has two lines of heading, and one that says that volumes are missing.
     let most = height.map_or(usize::MAX, |height| {
-        let left = height.saturating_sub(page.height() + 2);
+        let left = height.saturating_sub(page.height() + below.height() + 2);
         let all = view.status.volumes.len();
         if all <= left { all } else { left.saturating_sub(1).max(VOLUMES_MIN) }
     });
     volumes::table(view, most, &mut page);
+    page.append(below);
     if height.is_none() {
         page.blank();
         let text = "`forebay status NAME` shows one volume in depth, `--all` everything";
@@ -51,13 +61,36 @@ pub(crate) fn overview(view: &View<'_>, width: usize, height: Option<usize>) -> 
 /// The volumes, and what is wrong with them.
 pub(super) fn volume_list(view: &View<'_>, page: &mut Page) {
     if view.status.volumes.is_empty() {
-        page.wrapped(Style::Plain, NO_VOLUMES);
-        return;
+        return without_volumes(view.status, page);
     }
     volumes::table(view, usize::MAX, page);
+    page.blank();
+    page.append(standby(view.status, page.width()));
     let alerts = joined(view.status.alerts.iter().filter(|alert| alert.kind == "volume"));
     page.blank();
     alerts::show(&alerts, usize::MAX, page);
+}
+
+/// What is shown instead of a table.
+fn without_volumes(status: &Status, page: &mut Page) {
+    match standby(status, page.width()) {
+        waiting if waiting.height() > 0 => page.append(waiting),
+        _ => page.wrapped(Style::Plain, NO_VOLUMES),
+    }
+}
+
+/// The volumes on standby, which are no alerts.
+fn standby(status: &Status, width: usize) -> Page {
+    let mut page = Page::new(width);
+    for missing in status.missing.iter().filter(|missing| missing.standby) {
+        let mut text = missing.reason.clone().unwrap_or_default();
+        if let Some(seconds) = missing.owner_heard_seconds {
+            text += &format!("; it was heard {} ago", duration(seconds));
+        }
+        let name = Piece::plain(format!("{}:", cut(&missing.name, NAME_MAX)));
+        page.hanging(name, SENTENCE_AT, Style::Plain, &text);
+    }
+    page
 }
 
 /// Whether the server works, and what is wrong.

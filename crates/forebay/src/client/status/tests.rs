@@ -3,7 +3,7 @@
 use super::figures::View;
 use super::samples::{failing, healthy, many};
 use super::*;
-use forebay_api::BackendIos;
+use forebay_api::{BackendIos, MissingVolume};
 use forebay_terminal::page::{WIDTH, width};
 use serde_json::Value;
 use std::time::Duration;
@@ -44,6 +44,29 @@ fn what_matters_comes_first() {
     golden("all.txt", &once(What::All, &failing()));
     let empty = Status { version: "0.1.0".into(), ..Status::default() };
     golden("empty.txt", &once(What::Overview, &empty));
+}
+
+#[test]
+fn volumes_on_standby_are_shown_with_and_without_others() {
+    let waiting = MissingVolume {
+        name: "mail".into(),
+        reason: Some("on standby: `forebay takeover mail` serves it".into()),
+        standby: true,
+        owner_heard_seconds: Some(3),
+        ..MissingVolume::default()
+    };
+    let long = MissingVolume { name: "n".repeat(255), ..waiting.clone() };
+    let said = "mail:    on standby: `forebay takeover mail` serves it; it was heard 3 s ago\n";
+    for volumes in [Vec::new(), healthy().volumes] {
+        let status =
+            Status { volumes, missing: vec![waiting.clone(), long.clone()], ..Status::default() };
+        let text = once(What::Overview, &status);
+        assert!(text.contains(said) && !text.contains("no volumes"), "{text}");
+        assert_fits(&text);
+        let mut list = Page::default();
+        overview::volume_list(&View::since_start(&status), &mut list);
+        assert!(list.text(false).contains(said));
+    }
 }
 
 /// All requests are hits of what the warm-up has read.

@@ -51,6 +51,60 @@ impl Head {
     }
 }
 
+/// What another host sees of a journal: which state of its superblock is the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::serve) enum JournalHead {
+    /// Nothing was ever written.
+    Blank,
+    /// Its owner has closed it: the disks have everything.
+    Closed { journal: JournalId, sequence: u64 },
+    /// A host owns it, or has died with it.
+    Open { journal: JournalId, sequence: u64, beat_ms: u32 },
+}
+
+/// A journal that another host may own, opened to read its head.
+pub(in crate::serve) struct JournalPeek {
+    devices: Vec<Arc<dyn Backend>>,
+}
+
+impl JournalPeek {
+    /// Opens those of its devices that can be opened.
+    ///
+    /// # Errors
+    /// None can.
+    pub(in crate::serve) fn open(name: &Name) -> Result<Self, OpenError> {
+        let options = OpenOptions::observing();
+        let open = |device: &String| forebay_backend::open(device, &options);
+        match (open(&name.journal), name.mirror.as_ref().map(open)) {
+            (Err(error), None | Some(Err(_))) => Err(error),
+            (first, second) => {
+                let devices = [Some(first), second].into_iter().flatten().flatten().collect();
+                Ok(Self { devices })
+            }
+        }
+    }
+
+    /// Reads the newest superblock of the devices. Waits for them.
+    ///
+    /// # Errors
+    /// None has a journal, or can be read.
+    pub(in crate::serve) fn head(&self) -> Result<JournalHead, String> {
+        let found: Vec<_> = self.devices.iter().map(superblock_of).collect();
+        let newest = found.iter().flatten().flatten().max_by_key(|found| found.sequence);
+        let Some(Superblock { journal, sequence, is_clean, beat_ms, .. }) = newest else {
+            return match found.into_iter().find_map(Result::err) {
+                Some(error) => Err(format!("its journal cannot be read: {error}")),
+                None => Ok(JournalHead::Blank),
+            };
+        };
+        let (&journal, &sequence, &beat_ms) = (journal, sequence, beat_ms);
+        Ok(match is_clean {
+            true => JournalHead::Closed { journal, sequence },
+            false => JournalHead::Open { journal, sequence, beat_ms },
+        })
+    }
+}
+
 /// The heads of a journal's devices that are open.
 pub(super) fn heads_of(
     backend: &Arc<dyn Backend>,
@@ -61,16 +115,25 @@ pub(super) fn heads_of(
 }
 
 fn head_of(device: &Arc<dyn Backend>) -> Head {
+    match superblock_of(device) {
+        Ok(Some(superblock)) => Head::Journal(superblock.journal),
+        Ok(None) => Head::Zeroes,
+        Err(_) => Head::Other,
+    }
+}
+
+/// The newer superblock of a device, nothing if it has zeroes instead, or why there is none.
+fn superblock_of(device: &Arc<dyn Backend>) -> Result<Option<Superblock>, String> {
     let mut copies = [0, SUPERBLOCK_BYTES].map(|_| AlignedBuffer::new(SUPERBLOCK_BYTES));
+    let name = &device.description().name;
     for (position, copy) in [0, SUPERBLOCK_BYTES].into_iter().zip(&mut copies) {
-        if Blocking::new(&**device).read(position as u64, copy).is_err() {
-            return Head::Other;
-        }
+        let read = Blocking::new(&**device).read(position as u64, copy);
+        read.map_err(|error| format!("{name}: {error}"))?;
     }
     match Superblock::newest([&copies[0], &copies[1]]) {
-        Ok(superblock) => Head::Journal(superblock.journal),
-        Err(_) if copies.iter().all(|copy| copy.iter().all(|&byte| byte == 0)) => Head::Zeroes,
-        Err(_) => Head::Other,
+        Ok(superblock) => Ok(Some(superblock)),
+        Err(_) if copies.iter().all(|copy| copy.iter().all(|&byte| byte == 0)) => Ok(None),
+        Err(invalid) => Err(format!("{name} {invalid}")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Adds volumes: opens a disk with its journal, and hands both to the runtime.
 
 use super::ownership::Ownership;
-use super::{Daemon, monitors, moves, problem};
+use super::{Daemon, monitors, moves, problem, vigil};
 use crate::report::problem as problem_of;
 use crate::serve::calibrations::Disk;
 use crate::serve::changes::log_frozen;
@@ -32,7 +32,8 @@ impl Opening<'_> {
 /// Adds a volume of the configuration, or has it tried again later if it is not required.
 pub(super) fn add_configured(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Problem> {
     if spec.config.standby {
-        daemon.missing.stand_by(spec);
+        vigil::check(&spec)?;
+        daemon.missing.stand_by(spec, false);
         return Ok(());
     }
     match add(daemon, spec.clone(), &Opening::of(daemon)) {
@@ -101,7 +102,7 @@ pub(in crate::serve) fn add(
         log_frozen(name, true);
     }
     let name = spec.name.clone();
-    daemon.state().volumes.push(spec.clone());
+    daemon.add_served(spec.clone());
     daemon.missing.forget(&name);
     drop(lease);
     if spec != wanted {
@@ -116,6 +117,7 @@ fn check_new(daemon: &Daemon, spec: &VolumeSpec) -> Result<(), Problem> {
     check_name(daemon, &spec.name)?;
     check_tls(daemon, spec)?;
     check_shared_journal(daemon, spec)?;
+    vigil::check(spec)?;
     let has_vault = daemon.runtime.volumes().protectors().vault().is_some();
     spec.check_ups(&daemon.state().config.ups.upses, has_vault)
         .map_err(|error| problem_of(&error))?;

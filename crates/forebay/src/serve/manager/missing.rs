@@ -7,13 +7,15 @@
 use super::Daemon;
 use super::add::{self, Opening};
 use super::remove;
+use super::vigil::{self, OwnerSign};
 use crate::report::sentence_of;
-use crate::serve::journals::StoreAccess;
+use crate::serve::journals::{Name, StoreAccess};
 use crate::serve::periodic::Periodic;
 use forebay_api::{ErrorKind, MissingVolume, Problem};
 use forebay_config::VolumeSpec;
 use forebay_control::ProgressFn;
 use forebay_threads::Thread;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -42,29 +44,84 @@ enum DiskAttempt {
     /// Never: another client has taken over the disk.
     Ended,
     /// Never: it is to be taken over.
-    Standby,
+    Standby {
+        /// The operator has put it on standby here, so this host does not take it over by itself
+        /// before another one has had it.
+        rests: bool,
+    },
 }
 
 #[derive(Clone)]
 struct MissingDisk {
     spec: VolumeSpec,
     since: Instant,
-    /// Why it is not served, with the remedy; `None` while its disk has not answered at all.
+    /// Why it is not served, with the remedy; `None` while its disk has not answered at all, and on
+    /// standby.
     reason: Option<String>,
     attempt: DiskAttempt,
     /// The time before the next attempt, if this one fails.
     pause: Duration,
+    /// What is known of its owner, if its journal is watched.
+    owner: Option<OwnerSign>,
+}
+
+/// The volumes that watch a journal.
+#[derive(Default)]
+pub(super) struct Watched {
+    /// The shortest `takeover-after`; `None` if no volume watches it.
+    pub(super) after: Option<Duration>,
+    /// The names of those to be taken over.
+    pub(super) volumes: Vec<String>,
 }
 
 impl MissingDisk {
+    const fn is_on_standby(&self) -> bool {
+        matches!(self.attempt, DiskAttempt::Standby { .. })
+    }
+
+    /// Whether its disk has not answered the first attempt.
+    const fn is_unanswered(&self) -> bool {
+        self.reason.is_none() && !self.is_on_standby()
+    }
+
+    /// After how long a silence of its owner it is taken over, and the journal that is watched for
+    /// it.
+    fn watches(&self) -> Option<(Duration, Name)> {
+        let after = self.spec.config.takeover_after_s.filter(|_| self.is_on_standby())?;
+        Some((Duration::from_secs(after), Name::of(&self.spec)?))
+    }
+
+    /// What it waits for on standby.
+    fn standby_reason(&self) -> Option<String> {
+        let DiskAttempt::Standby { rests } = self.attempt else { return None };
+        let command = format!("`forebay takeover {}` serves it", self.spec.name);
+        Some(match (self.watches(), rests) {
+            (None, _) => format!("on standby: {command}"),
+            (Some(_), true) => {
+                format!("on standby by command: {command}; watched again once a host has had it")
+            }
+            (Some((after, _)), false) => {
+                format!("on standby: {command}, or a silence of its owner of {} s", after.as_secs())
+            }
+        })
+    }
+
     fn status(&self) -> MissingVolume {
         MissingVolume {
             name: self.spec.name.clone(),
             backing: self.spec.backing.clone(),
             seconds: self.since.elapsed().as_secs(),
-            reason: self.reason.clone(),
+            reason: self.reason.clone().or_else(|| self.standby_reason()),
             taken_over: self.attempt == DiskAttempt::Ended,
-            standby: self.attempt == DiskAttempt::Standby,
+            standby: self.is_on_standby(),
+            owner_heard_seconds: match &self.owner {
+                Some(OwnerSign::Heard(at)) => Some(at.elapsed().as_secs()),
+                _ => None,
+            },
+            unwatched: match &self.owner {
+                Some(OwnerSign::Unwatched(why)) => Some(why.clone()),
+                _ => None,
+            },
             shared: forebay_backend::can_be_shared(&self.spec.backing, self.spec.config.reserve),
         }
     }
@@ -113,20 +170,74 @@ impl MissingVolumes {
         let reason = "another client has taken over its disk: stop this server or remove the \
                       volume, or add it again if it is to be served here";
         tracing::error!(volume = %spec.name, error = reason, "serving without a volume");
-        self.enter(spec, Some(reason.to_owned()), DiskAttempt::Ended);
+        match spec.config.takeover_after_s {
+            Some(_) => self.enter(spec, None, DiskAttempt::Standby { rests: false }),
+            None => self.enter(spec, Some(reason.to_owned()), DiskAttempt::Ended),
+        }
     }
 
-    /// Lists a volume that is served from a takeover on.
-    pub(super) fn stand_by(&self, spec: VolumeSpec) {
-        let reason = format!("on standby: `forebay takeover {}` serves it", spec.name);
+    /// Lists a volume that is served from a takeover on. With `rests`, the operator does not want
+    /// it here, until another host has had it.
+    pub(super) fn stand_by(&self, spec: VolumeSpec, rests: bool) {
         tracing::info!(volume = %spec.name, "on standby");
-        self.enter(spec, Some(reason), DiskAttempt::Standby);
+        self.enter(spec, None, DiskAttempt::Standby { rests });
+    }
+
+    /// The journals that are watched.
+    pub(super) fn watched_journals(&self) -> BTreeSet<Name> {
+        self.list().iter().filter_map(MissingDisk::watches).map(|(_, name)| name).collect()
+    }
+
+    /// The volumes that watch a journal.
+    pub(super) fn watched(&self, journal: &Name) -> Watched {
+        let mut watched = Watched::default();
+        for missing in self.list().iter() {
+            let Some((after, _)) = missing.watches().filter(|(_, name)| name == journal) else {
+                continue;
+            };
+            watched.after = Some(watched.after.map_or(after, |other| after.min(other)));
+            if missing.attempt == (DiskAttempt::Standby { rests: false }) {
+                watched.volumes.push(missing.spec.name.clone());
+            }
+        }
+        watched
+    }
+
+    /// Notes what is known of the owner of a journal.
+    pub(super) fn note_owner(&self, journal: &Name, sign: &OwnerSign) {
+        for missing in self.list().iter_mut() {
+            if missing.watches().is_some_and(|(_, name)| name == *journal) {
+                if let OwnerSign::Unwatched(why) = sign
+                    && missing.owner.as_ref() != Some(sign)
+                {
+                    tracing::error!(volume = %missing.spec.name, %journal, why, "cannot watch");
+                }
+                missing.owner = Some(sign.clone());
+            }
+        }
+    }
+
+    /// Another host has had the volumes of a journal: those that the operator has put on standby
+    /// here are watched again.
+    pub(super) fn end_rest(&self, journal: &Name) {
+        for missing in self.list().iter_mut() {
+            if missing.watches().is_some_and(|(_, name)| name == *journal) {
+                missing.attempt = DiskAttempt::Standby { rests: false };
+            }
+        }
+    }
+
+    /// Notes why a volume on standby could not be taken over.
+    pub(super) fn note_failure(&self, volume: &str, problem: &Problem) {
+        for missing in self.list().iter_mut().filter(|missing| missing.spec.name == volume) {
+            missing.reason = Some(reason_of(&missing.spec, problem));
+        }
     }
 
     fn enter(&self, spec: VolumeSpec, reason: Option<String>, attempt: DiskAttempt) {
         self.forget(&spec.name);
         let (since, pause) = (Instant::now(), RETRY_FIRST);
-        self.list().push(MissingDisk { spec, since, reason, attempt, pause });
+        self.list().push(MissingDisk { spec, since, reason, attempt, pause, owner: None });
     }
 
     /// Claims a missing volume for an attempt, once one that is running has ended. Returns when it
@@ -182,7 +293,7 @@ impl MissingVolumes {
                     }
                     missing.reason = Some(reason);
                     missing.attempt = match spec.config.standby {
-                        true => DiskAttempt::Standby,
+                        true => DiskAttempt::Standby { rests: false },
                         false => DiskAttempt::Due(Instant::now() + missing.pause, missing.pause),
                     };
                 }
@@ -215,18 +326,19 @@ pub(in crate::serve) fn add_all(
     for spec in specs {
         // One that the previous process on this pool has served goes on.
         if spec.config.standby && !daemon.runtime.is_in_pool(&spec.name) {
-            daemon.missing.stand_by(spec);
+            daemon.missing.stand_by(spec, false);
             continue;
         }
         daemon.missing.enter(spec.clone(), None, DiskAttempt::Running);
         attempt(daemon, spec, in_use_wait)?;
     }
     let list = daemon.missing.list();
-    let waited = daemon.missing.ended.wait_timeout_while(list, START_LIMIT, |list| {
-        list.iter().any(|missing| missing.reason.is_none())
-    });
+    let waited = daemon
+        .missing
+        .ended
+        .wait_timeout_while(list, START_LIMIT, |list| list.iter().any(MissingDisk::is_unanswered));
     let (list, _) = waited.unwrap_or_else(PoisonError::into_inner);
-    for missing in list.iter().filter(|missing| missing.reason.is_none()) {
+    for missing in list.iter().filter(|missing| missing.is_unanswered()) {
         let (volume, disk) = (&missing.spec.name, &missing.spec.backing);
         tracing::error!(%volume, %disk, "serving without a volume: its disk does not answer");
     }
@@ -239,6 +351,7 @@ pub(in crate::serve) fn add_all(
 /// The system refuses a thread.
 pub(in crate::serve) fn start(daemon: Arc<Daemon>) -> io::Result<Periodic> {
     Periodic::start(Thread::named("missing"), INTERVAL, move || {
+        vigil::begin(&daemon);
         for spec in daemon.missing.take_due() {
             if let Err(error) = attempt(&daemon, spec.clone(), Duration::ZERO) {
                 let message = format!("cannot start a thread: {error}");
@@ -293,7 +406,7 @@ pub(super) fn stand_by(
             claimed.ok_or_else(|| Problem::unknown_volume(name))?.0
         }
     };
-    daemon.missing.stand_by(spec);
+    daemon.missing.stand_by(spec, true);
     let mut missing = daemon.missing.status().into_iter();
     missing.find(|missing| missing.name == name).ok_or_else(|| Problem::unknown_volume(name))
 }

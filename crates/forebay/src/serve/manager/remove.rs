@@ -104,7 +104,7 @@ fn check_clients(daemon: &Daemon, name: &str, force: bool) -> Result<(), Problem
 }
 
 fn forget(daemon: &Daemon, name: &str) {
-    daemon.state().volumes.retain(|spec| spec.name != name);
+    daemon.forget_served(name);
     monitors::close(daemon, name);
     // Before another volume gets its number.
     daemon.statistics.observe();

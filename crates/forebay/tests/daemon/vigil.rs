@@ -1,0 +1,194 @@
+//! `takeover-after`: a host that has volumes on standby watches the journal of their owner. Two
+//! hosts reach disks and journal as exports of a third server.
+
+use crate::common::client::{Client, PATIENCE};
+use crate::common::wait_until;
+use crate::crash::content;
+use crate::process::{Daemon, MIB, failed_start, make_file, on_one_line};
+use serde_json::Value;
+use std::time::Duration;
+
+const AFTER: &str = "takeover-after=2s";
+/// Long enough for two takeovers that are wrong.
+const IN_VAIN: Duration = Duration::from_secs(6);
+
+struct Site {
+    store: Daemon,
+    shared: tempfile::TempDir,
+    here: tempfile::TempDir,
+    there: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let [shared, here, there] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let volumes = [("one", 16), ("two", 16), ("journal", 40)].map(|(name, size)| {
+            let image = shared.path().join(format!("{name}.img"));
+            make_file(&image, size * MIB);
+            format!("{name}={},mode=write-through", image.display())
+        });
+        let store = Daemon::start(shared.path(), "auto", "64MiB", &volumes);
+        Self { store, shared, here, there }
+    }
+
+    fn owned(&self, name: &str) -> String {
+        let (record, socket) = (self.shared.path().join(name), self.store.socket.display());
+        format!("owned(record={}):nbd+unix:///{name}?socket={socket}", record.display())
+    }
+
+    /// Both volumes, which share a journal.
+    fn volumes(&self, settings: &str) -> [String; 2] {
+        let journal = self.owned("journal");
+        ["one", "two"].map(|name| {
+            format!(
+                "{name}={},mode=write-back,protection=journal,journal={journal},standby=yes{}",
+                self.owned(name),
+                if settings.is_empty() { String::new() } else { format!(",{settings}") }
+            )
+        })
+    }
+
+    fn start(&self, host: &tempfile::TempDir, settings: &str) -> Daemon {
+        Daemon::start(host.path(), "auto", "64MiB", &self.volumes(settings))
+    }
+}
+
+fn wait_until_served(host: &Daemon) {
+    wait_until("both volumes are served", PATIENCE, || {
+        host.status()["volumes"].as_array().is_some_and(|volumes| volumes.len() == 2)
+    });
+}
+
+/// What the status of a host says of a volume on standby.
+fn standby(host: &Daemon, name: &str) -> Value {
+    let status = host.status();
+    let mut missing = status["missing"].as_array().into_iter().flatten();
+    missing.find(|missing| missing["name"] == name).cloned().unwrap_or_default()
+}
+
+fn write(client: &mut Client, version: u64) {
+    client.write(4096, &content(1, version)).unwrap();
+}
+
+fn read(host: &Daemon, volume: &str) -> Vec<u8> {
+    host.client(volume).read(4096, 4096).unwrap()
+}
+
+#[test]
+fn all_volumes_of_a_journal_are_taken_over_when_their_owner_is_silent() {
+    let site = Site::new();
+    // Nobody has had the journal: the first host that is there begins.
+    let here = site.start(&site.here, AFTER);
+    wait_until_served(&here);
+    let there = site.start(&site.there, AFTER);
+    let [mut one, mut two] = ["one", "two"].map(|name| here.client(name));
+    write(&mut one, 1);
+    write(&mut two, 2);
+    std::thread::sleep(IN_VAIN);
+    assert_eq!(there.status()["volumes"], Value::Array(Vec::new()), "the owner lives");
+    let seen = standby(&there, "one");
+    assert!(seen["owner_heard_seconds"].as_u64() < Some(2), "{seen}");
+    assert!(
+        seen["reason"].as_str().unwrap().contains("or a silence of its owner of 2 s"),
+        "{seen}"
+    );
+    write(&mut one, 3);
+    here.kill();
+    wait_until_served(&there);
+    assert_eq!((read(&there, "one"), read(&there, "two")), (content(1, 3), content(1, 2)));
+    assert!(there.log().contains("the owner is silent, taking over"), "{}", there.log());
+
+    // On the way back by command, the former owner rests, until another host has had the volume.
+    for volume in ["one", "two"] {
+        assert_eq!(there.run(&["standby", volume]).0, Some(0));
+    }
+    let text = on_one_line(&there.run(&["status"]).1);
+    assert!(text.contains("on standby by command: `forebay takeover one`"), "{text}");
+    std::thread::sleep(IN_VAIN);
+    assert_eq!(there.status()["volumes"], Value::Array(Vec::new()), "the operator decides");
+    let here = site.start(&site.here, AFTER);
+    wait_until_served(&here);
+    wait_until("the other host watches again", PATIENCE, || {
+        standby(&there, "one")["reason"].as_str().is_some_and(|it| it.contains("or a silence"))
+    });
+    // An orderly stop says nothing of the future: the other host has it after the same time.
+    here.stop();
+    wait_until_served(&there);
+    assert_eq!((read(&there, "one"), read(&there, "two")), (content(1, 3), content(1, 2)));
+    there.stop();
+    site.store.stop();
+}
+
+#[test]
+fn an_owner_that_promises_no_beats_is_not_taken_over() {
+    let site = Site::new();
+    let here = site.start(&site.here, "");
+    for volume in ["one", "two"] {
+        assert_eq!(here.run(&["takeover", volume]).0, Some(0));
+    }
+    let there = site.start(&site.there, AFTER);
+    let said = "its owner does not say that it lives: set takeover-after=2s there too";
+    wait_until("the other host warns", PATIENCE, || {
+        let text = on_one_line(&there.run(&["status"]).1);
+        text.contains(&format!("on standby, and not taken over by itself: {said}"))
+    });
+    std::thread::sleep(IN_VAIN);
+    assert_eq!(there.status()["volumes"], Value::Array(Vec::new()));
+    // From now on it does.
+    let (code, text) = here.run(&["volume", "set", "one", "takeover-after=2s"]);
+    assert_eq!(code, Some(0), "{text}");
+    wait_until("the owner is heard", PATIENCE, || {
+        standby(&there, "two")["owner_heard_seconds"].is_u64()
+    });
+    // Its last volume with beats leaves, and so does the promise.
+    assert_eq!(here.run(&["volume", "set", "one", "takeover-after=off"]).0, Some(0));
+    wait_until("the other host warns again", PATIENCE, || {
+        standby(&there, "one")["unwatched"] == said
+    });
+    here.stop();
+    there.stop();
+    site.store.stop();
+}
+
+#[test]
+fn a_takeover_that_fails_is_repeated_and_says_why() {
+    let site = Site::new();
+    let here = site.start(&site.here, AFTER);
+    wait_until_served(&here);
+    write(&mut here.client("two"), 5);
+    here.kill();
+    // The journal is there, and one of the disks is not.
+    assert_eq!(site.store.run(&["volume", "remove", "two", "--force"]).0, Some(0));
+    let there = site.start(&site.there, AFTER);
+    wait_until("one is served, and the other one says why not", PATIENCE, || {
+        let is_served = there.status()["volumes"].as_array().is_some_and(|it| it.len() == 1);
+        let why = standby(&there, "two")["reason"].to_string();
+        is_served && why.contains("export")
+    });
+    let image = site.shared.path().join("two.img");
+    let volume = format!("two={},mode=write-through", image.display());
+    assert_eq!(site.store.run(&["volume", "add", &volume]).0, Some(0));
+    wait_until_served(&there);
+    assert_eq!(read(&there, "two"), content(1, 5));
+    there.stop();
+    site.store.stop();
+}
+
+#[test]
+fn takeover_after_is_refused_where_nothing_shuts_a_former_owner_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    for name in ["disk", "journal"] {
+        make_file(at(name), 40 * MIB);
+    }
+    let volume = format!(
+        "v={},mode=write-back,protection=journal,journal={},standby=yes,{AFTER}",
+        at("disk"),
+        at("journal")
+    );
+    let said = on_one_line(&failed_start(directory.path(), &["--volume", &volume]));
+    assert!(
+        said.contains("must shut out a former owner") && said.contains("reserve=yes"),
+        "{said}"
+    );
+}
