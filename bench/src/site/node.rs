@@ -1,7 +1,7 @@
 //! One host's server of a volume, which can be killed and frozen like a host.
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub struct NodeSetup {
     pub network: Option<[String; 2]>,
 }
 
-/// A running server, with everything that it has started in one process group.
+/// A running server, with everything that it has started.
 pub struct Node {
     setup: NodeSetup,
     child: Child,
@@ -82,8 +82,22 @@ impl Node {
         command.output().with_context(|| format!("running {command:?}"))
     }
 
+    /// Wrapper, keeper and server. A keeper starts its server in a process group of its own.
+    fn processes(&self) -> Result<Vec<Pid>> {
+        let mut found = vec![Pid::from_child(&self.child)];
+        while let Some(last) = found.last() {
+            let last = last.as_raw_nonzero();
+            let children = format!("/proc/{last}/task/{last}/children");
+            let children = std::fs::read_to_string(children).unwrap_or_default();
+            let Some(child) = children.split_whitespace().next() else { break };
+            found.push(Pid::from_raw(child.parse()?).context("no process")?);
+        }
+        Ok(found)
+    }
+
+    /// The outer ones first: a keeper must not notice the end of its server.
     fn signal_all(&self, signal: Signal) -> Result<()> {
-        Ok(kill_process_group(Pid::from_child(&self.child), signal)?)
+        Ok(self.processes()?.into_iter().try_for_each(|process| kill_process(process, signal))?)
     }
 
     /// Stops all processes of the host, as if it was suspended.
@@ -149,18 +163,8 @@ impl Node {
     }
 
     fn signal_server(&self, signal: Signal) -> Result<()> {
-        let mut server = self.child.id();
-        // The innermost process: wrapper, keeper, server.
-        loop {
-            let children = format!("/proc/{server}/task/{server}/children");
-            let children = std::fs::read_to_string(children).unwrap_or_default();
-            match children.split_whitespace().next() {
-                Some(child) => server = child.parse()?,
-                None => break,
-            }
-        }
-        let server = i32::try_from(server).ok().and_then(Pid::from_raw).context("no process")?;
-        Ok(kill_process(server, signal)?)
+        let processes = self.processes()?;
+        Ok(kill_process(*processes.last().context("no process")?, signal)?)
     }
 
     /// Kills everything, as a power failure of the host, and starts it again.

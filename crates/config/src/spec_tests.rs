@@ -26,9 +26,8 @@ fn a_disk_needs_only_a_name_and_a_path() {
 fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
                 journal-mirror=/dev/nvme1n1,durability=flush,ordered=yes,accept-loss=yes,\
-                nofail=yes,standby=yes,takeover-after=1min,read-only=yes,reserve=yes,format=raw,frozen=yes,\
-                share-min=10%,\
-                share-max=90%,prefetch=no,\
+                nofail=yes,standby=yes,takeover-after=1min,read-only=yes,reserve=yes,format=raw,\
+                frozen=yes,share-min=10%,share-max=90%,prefetch=no,\
                 warm=no,pin=0B+1MiB,1GiB+4KiB,learn=no,stripe=112KiB,chunk=16KiB,\
                 stripe-offset=96KiB,rotational=no,gather-below=64KiB,read-latency=20ms,\
                 write-back-rate=50MiB,write-back-iops=200,write-back-age=1h,loss-limit=64MiB,\

@@ -491,7 +491,7 @@ impl Journals {
                 served.iter().filter(|it| Name::of(it).as_ref() == Some(name)).peekable();
             // One that is being opened has the interval of its first volume.
             if using.peek().is_some() {
-                journal.beat_every(using.filter_map(beat_every).min());
+                forebay_runtime::beat_every(journal, using.filter_map(beat_every).min());
             }
         }
     }

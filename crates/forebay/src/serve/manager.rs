@@ -388,18 +388,6 @@ impl Daemon {
         Ok(())
     }
 
-    fn add_served(&self, spec: VolumeSpec) {
-        let mut state = self.state();
-        state.volumes.push(spec);
-        self.journals.set_beats(&state.volumes);
-    }
-
-    fn forget_served(&self, name: &str) {
-        let mut state = self.state();
-        state.volumes.retain(|spec| spec.name != name);
-        self.journals.set_beats(&state.volumes);
-    }
-
     fn spec_of(&self, name: &str) -> Result<VolumeSpec, Problem> {
         let found = self.state().volumes.iter().find(|spec| spec.name == name).cloned();
         found.ok_or_else(|| problem(VolumeError::Unknown(name.to_owned())))
@@ -689,6 +677,20 @@ impl Manager for Daemon {
         self.stopped.notify_one();
         Ok(())
     }
+}
+
+/// Lists a volume as served.
+fn add_served(daemon: &Daemon, spec: VolumeSpec) {
+    let mut state = daemon.state();
+    state.volumes.push(spec);
+    daemon.journals.set_beats(&state.volumes);
+}
+
+/// Lists a volume as served no more.
+fn forget_served(daemon: &Daemon, name: &str) {
+    let mut state = daemon.state();
+    state.volumes.retain(|spec| spec.name != name);
+    daemon.journals.set_beats(&state.volumes);
 }
 
 /// The pinned ranges of a volume, and its size. Refuses ranges that are not inside it.

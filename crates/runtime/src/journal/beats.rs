@@ -15,20 +15,18 @@ pub(super) fn millis(every: Option<Duration>) -> u32 {
     every.map_or(0, |every| u32::try_from(every.as_millis()).unwrap_or(u32::MAX).max(1))
 }
 
-impl Journal {
-    /// Sets the interval of its beats, which another host learns from the journal; `None` ends
-    /// them.
-    pub fn beat_every(&self, every: Option<Duration>) {
-        self.beat_every_ms.store(millis(every), Ordering::Relaxed);
-    }
+/// Sets the interval of a journal's beats, which another host learns from the journal; `None` ends
+/// them.
+pub fn beat_every(journal: &Journal, every: Option<Duration>) {
+    journal.beat_every_ms.store(millis(every), Ordering::Relaxed);
+}
 
-    pub(super) fn beat_if_due(&self, state: &mut State) {
-        let every_ms = self.beat_every_ms.load(Ordering::Relaxed);
-        promise_beats(&mut state.core.log, every_ms);
-        let now = Instant::now();
-        if every_ms > 0 && now - state.beat_at >= Duration::from_millis(every_ms.into()) {
-            state.beat_at = now;
-            beat(&mut state.core.log);
-        }
+pub(super) fn beat_if_due(journal: &Journal, state: &mut State) {
+    let every_ms = journal.beat_every_ms.load(Ordering::Relaxed);
+    promise_beats(&mut state.core.log, every_ms);
+    let now = Instant::now();
+    if every_ms > 0 && now - state.beat_at >= Duration::from_millis(every_ms.into()) {
+        state.beat_at = now;
+        beat(&mut state.core.log);
     }
 }

@@ -30,6 +30,7 @@ mod writer;
 
 pub(crate) use ahead::ReadAhead;
 pub(crate) use attach::{Attachment, leave};
+pub use beats::beat_every;
 pub(crate) use checkpoint::distance;
 pub use devices::MemberRecord;
 pub(crate) use devices::Reader;

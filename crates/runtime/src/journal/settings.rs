@@ -25,7 +25,7 @@ pub struct JournalSettings {
     pub accept_loss: bool,
     /// Looks up which records of the journal are void because it failed.
     pub is_abandoned: Box<dyn Fn(JournalId) -> VoidRecords>,
-    /// How often its superblock is written again, see [`Journal::beat_every`].
+    /// How often its superblock is written again, see [`super::beat_every`].
     pub beat_every: Option<Duration>,
     /// See [`OnFailure`].
     pub on_failure: OnFailure,

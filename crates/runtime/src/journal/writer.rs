@@ -1,6 +1,7 @@
 //! The thread of a journal: writes batches, answers the parts that wait for them, and begins
 //! checkpoints.
 
+use super::beats::beat_if_due;
 use super::{Journal, TICK, patrol};
 use forebay_engine::Answer;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ impl Journal {
                 state = self.lock();
             }
             if !state.stopping {
-                self.beat_if_due(&mut state);
+                beat_if_due(self, &mut state);
             }
             if let Some(write) = state.core.log.poll_write() {
                 drop(state);

@@ -74,14 +74,15 @@ impl JournalPeek {
     /// None can.
     pub(in crate::serve) fn open(name: &Name) -> Result<Self, OpenError> {
         let options = OpenOptions::observing();
-        let open = |device: &String| forebay_backend::open(device, &options);
-        match (open(&name.journal), name.mirror.as_ref().map(open)) {
-            (Err(error), None | Some(Err(_))) => Err(error),
-            (first, second) => {
-                let devices = [Some(first), second].into_iter().flatten().flatten().collect();
-                Ok(Self { devices })
+        let names = [Some(&name.journal), name.mirror.as_ref()].into_iter().flatten();
+        let (mut devices, mut failed) = (Vec::new(), None);
+        for opened in names.map(|device| forebay_backend::open(device, &options)) {
+            match opened {
+                Ok(device) => devices.push(device),
+                Err(error) => failed = Some(error),
             }
         }
+        failed.filter(|_| devices.is_empty()).map_or(Ok(Self { devices }), Err)
     }
 
     /// Reads the newest superblock of the devices. Waits for them.

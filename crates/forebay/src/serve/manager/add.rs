@@ -1,7 +1,7 @@
 //! Adds volumes: opens a disk with its journal, and hands both to the runtime.
 
 use super::ownership::Ownership;
-use super::{Daemon, monitors, moves, problem, vigil};
+use super::{Daemon, add_served, monitors, moves, problem, vigil};
 use crate::report::problem as problem_of;
 use crate::serve::calibrations::Disk;
 use crate::serve::changes::log_frozen;
@@ -102,7 +102,7 @@ pub(in crate::serve) fn add(
         log_frozen(name, true);
     }
     let name = spec.name.clone();
-    daemon.add_served(spec.clone());
+    add_served(daemon, spec.clone());
     daemon.missing.forget(&name);
     drop(lease);
     if spec != wanted {

@@ -1,6 +1,6 @@
 //! The removal of volumes.
 
-use super::{Daemon, clients, monitors, problem};
+use super::{Daemon, clients, forget_served, monitors, problem};
 use crate::serve::periodic::Periodic;
 use forebay_api::{DiscardRequest, Discarded, ErrorKind, Problem};
 use forebay_control::ProgressFn;
@@ -104,7 +104,7 @@ fn check_clients(daemon: &Daemon, name: &str, force: bool) -> Result<(), Problem
 }
 
 fn forget(daemon: &Daemon, name: &str) {
-    daemon.forget_served(name);
+    forget_served(daemon, name);
     monitors::close(daemon, name);
     // Before another volume gets its number.
     daemon.statistics.observe();

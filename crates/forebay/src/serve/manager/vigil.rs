@@ -144,8 +144,8 @@ fn watch(daemon: &Weak<Daemon>, name: &Name) {
                     failures = 0;
                     daemon.missing.end_rest(name);
                 }
-                let is_due = |silent| silent >= patience(after, head, failures, lot);
-                if matches!(verdict, Verdict::Silent(silent) if is_due(silent)) {
+                let patience = patience(after, head, failures, lot);
+                if matches!(verdict, Verdict::Silent(silent) if silent >= patience) {
                     // Before the takeover, which needs a connection of its own.
                     peek = None;
                     match take_over(&daemon, name, vigil.silent) {
@@ -222,10 +222,9 @@ pub(in crate::serve) fn check(spec: &VolumeSpec) -> Result<(), Problem> {
     }
     let config = &spec.config;
     let stores = [Some(&spec.backing), config.journal.as_ref(), config.journal_mirror.as_ref()];
-    let is_owned = |store: &&String| forebay_backend::can_be_shared(store, config.reserve);
-    let Some(other) = stores.into_iter().flatten().find(|store| !is_owned(store)) else {
-        return Ok(());
-    };
+    let mut stores = stores.into_iter().flatten();
+    let other = stores.find(|store| !forebay_backend::can_be_shared(store, config.reserve));
+    let Some(other) = other else { return Ok(()) };
     let message = format!(
         "volume '{}': with takeover-after, its disk and journal must shut out a former owner, and \
          {other} does not",
