@@ -135,9 +135,10 @@ pub struct MissingVolume {
     /// Whether its disk can have one owner among several hosts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
-    /// On standby with `takeover-after`: how long ago its owner was heard, in seconds.
+    /// On standby with `takeover-after`: for how long its owner has been silent, in seconds, or this
+    /// host has listened in vain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner_heard_seconds: Option<u64>,
+    pub owner_silent_seconds: Option<u64>,
     /// Why this host cannot tell whether the owner lives, although it has `takeover-after`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwatched: Option<String>,

@@ -29,9 +29,10 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Looks at a store, see [`Self::observes`].
+    /// Looks at a store, see [`Self::observes`]. All looks at a cluster share a connection.
     pub fn observing() -> Self {
-        Self { read_only: true, observes: true, ..Self::default() }
+        let connection = vec!["observers".to_owned()];
+        Self { read_only: true, observes: true, connection, ..Self::default() }
     }
 }
 

@@ -97,7 +97,8 @@ impl Connection {
             });
             match at {
                 Some(found) => {
-                    found.texts.extend_from_slice(texts);
+                    let new = texts.iter().filter(|text| !found.texts.contains(text)).cloned();
+                    found.texts.extend(new.collect::<Vec<_>>());
                     found.connection.clone()
                 }
                 None => {

@@ -478,9 +478,10 @@ impl Journals {
         path.map_or(Ok(()), |path| space::allocate_all(path, Kind::Journal, &self.state_dir))
     }
 
-    /// Whether this server has the journal open.
-    pub(super) fn is_open(&self, name: &Name) -> bool {
-        self.open_ones().iter().any(|(open, _)| open == name)
+    /// Whether this server has the journal open, and it has not failed.
+    pub(super) fn is_working(&self, name: &Name) -> bool {
+        let open = self.open_ones().iter().find(|(open, _)| open == name).cloned();
+        open.is_some_and(|(_, journal)| journal.status().failed.is_none())
     }
 
     /// Sets how often each journal tells other hosts that its owner lives, from the settings of the

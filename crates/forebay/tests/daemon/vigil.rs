@@ -87,7 +87,7 @@ fn all_volumes_of_a_journal_are_taken_over_when_their_owner_is_silent() {
     std::thread::sleep(IN_VAIN);
     assert_eq!(there.status()["volumes"], Value::Array(Vec::new()), "the owner lives");
     let seen = standby(&there, "one");
-    assert!(seen["owner_heard_seconds"].as_u64() < Some(2), "{seen}");
+    assert!(seen["owner_silent_seconds"].as_u64() < Some(2), "{seen}");
     assert!(
         seen["reason"].as_str().unwrap().contains("or a silence of its owner of 2 s"),
         "{seen}"
@@ -138,7 +138,7 @@ fn an_owner_that_promises_no_beats_is_not_taken_over() {
     let (code, text) = here.run(&["volume", "set", "one", "takeover-after=2s"]);
     assert_eq!(code, Some(0), "{text}");
     wait_until("the owner is heard", PATIENCE, || {
-        standby(&there, "two")["owner_heard_seconds"].is_u64()
+        standby(&there, "two")["owner_silent_seconds"].is_u64()
     });
     // Its last volume with beats leaves, and so does the promise.
     assert_eq!(here.run(&["volume", "set", "one", "takeover-after=off"]).0, Some(0));

@@ -141,8 +141,15 @@ impl What<'_> {
 /// The volume of this name.
 fn find<'a>(status: &'a Status, name: &str) -> anyhow::Result<&'a VolumeStatus> {
     let found = status.volumes.iter().find(|volume| volume.name == name);
-    found.ok_or_else(|| {
-        with_remedy(anyhow!("no volume '{name}'"), "see the names with `forebay volume list`")
+    found.ok_or_else(|| match status.missing.iter().find(|missing| missing.name == name) {
+        Some(missing) => {
+            // It says what to do.
+            let why = missing.reason.as_deref().unwrap_or("its disk does not answer");
+            anyhow!("volume '{name}' is not served: {why}")
+        }
+        None => {
+            with_remedy(anyhow!("no volume '{name}'"), "see the names with `forebay volume list`")
+        }
     })
 }
 

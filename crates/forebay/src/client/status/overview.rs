@@ -84,8 +84,8 @@ fn standby(status: &Status, width: usize) -> Page {
     let mut page = Page::new(width);
     for missing in status.missing.iter().filter(|missing| missing.standby) {
         let mut text = missing.reason.clone().unwrap_or_default();
-        if let Some(seconds) = missing.owner_heard_seconds {
-            text += &format!("; it was heard {} ago", duration(seconds));
+        if let Some(seconds) = missing.owner_silent_seconds {
+            text += &format!("; silent for {}", duration(seconds));
         }
         let name = Piece::plain(format!("{}:", cut(&missing.name, NAME_MAX)));
         page.hanging(name, SENTENCE_AT, Style::Plain, &text);

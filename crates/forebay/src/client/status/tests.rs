@@ -52,11 +52,11 @@ fn volumes_on_standby_are_shown_with_and_without_others() {
         name: "mail".into(),
         reason: Some("on standby: `forebay takeover mail` serves it".into()),
         standby: true,
-        owner_heard_seconds: Some(3),
+        owner_silent_seconds: Some(3),
         ..MissingVolume::default()
     };
     let long = MissingVolume { name: "n".repeat(255), ..waiting.clone() };
-    let said = "mail:    on standby: `forebay takeover mail` serves it; it was heard 3 s ago\n";
+    let said = "mail:    on standby: `forebay takeover mail` serves it; silent for 3 s\n";
     for volumes in [Vec::new(), healthy().volumes] {
         let status =
             Status { volumes, missing: vec![waiting.clone(), long.clone()], ..Status::default() };
@@ -262,4 +262,10 @@ fn no_value_makes_a_line_wider_than_80_columns() {
 fn an_unknown_volume_is_an_error() {
     let error = What::Volume("nix").page(&View::since_start(&healthy()), ONCE).unwrap_err();
     assert_eq!(error.to_string(), "no volume 'nix'");
+    let reason = Some("on standby: `forebay takeover nix` serves it".into());
+    let missing = MissingVolume { name: "nix".into(), reason, ..MissingVolume::default() };
+    let status = Status { missing: vec![missing], ..Status::default() };
+    let error = What::Volume("nix").page(&View::since_start(&status), ONCE).unwrap_err();
+    let said = "volume 'nix' is not served: on standby: `forebay takeover nix` serves it";
+    assert_eq!(error.to_string(), said);
 }

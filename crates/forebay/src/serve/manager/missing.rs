@@ -91,6 +91,11 @@ impl MissingDisk {
         Some((Duration::from_secs(after), Name::of(&self.spec)?))
     }
 
+    /// What is known of its owner while its journal is watched.
+    fn owner_sign(&self) -> Option<&OwnerSign> {
+        self.owner.as_ref().filter(|_| self.watches().is_some())
+    }
+
     /// What it waits for on standby.
     fn standby_reason(&self) -> Option<String> {
         let DiskAttempt::Standby { rests } = self.attempt else { return None };
@@ -114,14 +119,8 @@ impl MissingDisk {
             reason: self.reason.clone().or_else(|| self.standby_reason()),
             taken_over: self.attempt == DiskAttempt::Ended,
             standby: self.is_on_standby(),
-            owner_heard_seconds: match &self.owner {
-                Some(OwnerSign::Heard(at)) => Some(at.elapsed().as_secs()),
-                _ => None,
-            },
-            unwatched: match &self.owner {
-                Some(OwnerSign::Unwatched(why)) => Some(why.clone()),
-                _ => None,
-            },
+            owner_silent_seconds: self.owner_sign().and_then(OwnerSign::silent_seconds),
+            unwatched: self.owner_sign().and_then(OwnerSign::unwatched),
             shared: forebay_backend::can_be_shared(&self.spec.backing, self.spec.config.reserve),
         }
     }

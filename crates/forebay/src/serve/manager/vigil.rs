@@ -25,13 +25,38 @@ const BEATS_MISSED_MIN: u32 = 4;
 /// How often a failed takeover doubles the time before the next one.
 const DOUBLINGS_MAX: u32 = 5;
 
+/// A look that takes longer than this says that the journal does not answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
 /// What this host knows of the owner of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OwnerSign {
-    /// It was heard at this time.
-    Heard(Instant),
+    /// It was heard last at this time, or the watch began.
+    Heard { at: Instant, looked_at: Instant },
     /// Why it cannot be watched.
     Unwatched(String),
+}
+
+impl OwnerSign {
+    /// For how long the owner has been silent, in seconds.
+    pub(super) fn silent_seconds(&self) -> Option<u64> {
+        match self {
+            Self::Heard { at, .. } => Some(at.elapsed().as_secs()),
+            Self::Unwatched(_) => None,
+        }
+    }
+
+    /// Why its silence would not be noticed.
+    pub(super) fn unwatched(&self) -> Option<String> {
+        match self {
+            Self::Heard { looked_at, .. } if looked_at.elapsed() < ANSWER_MAX => None,
+            Self::Heard { looked_at, .. } => {
+                let seconds = looked_at.elapsed().as_secs();
+                Some(format!("its journal has not answered for {seconds} s"))
+            }
+            Self::Unwatched(why) => Some(why.clone()),
+        }
+    }
 }
 
 /// The journals that are watched, each by a thread of its own: a device may hang.
@@ -121,6 +146,7 @@ pub(super) fn begin(daemon: &Arc<Daemon>) {
 
 fn watch(daemon: &Weak<Daemon>, name: &Name) {
     let clock = Instant::now();
+    let mut heard_at = clock;
     let (mut vigil, mut peek, mut failures) = (Vigil::default(), None, 0);
     let mut lot = RandomState::new().hash_one(0);
     loop {
@@ -131,7 +157,7 @@ fn watch(daemon: &Weak<Daemon>, name: &Name) {
             return;
         };
         let every = (after / 8).min(LOOK_MAX);
-        let head = match daemon.journals.is_open(name) {
+        let head = match daemon.journals.is_working(name) {
             // A volume of a journal that is this host's cannot be served by another one.
             true => Ok(JournalHead::Blank),
             false => look(&mut peek, name),
@@ -139,11 +165,11 @@ fn watch(daemon: &Weak<Daemon>, name: &Name) {
         match head {
             Ok(head) => {
                 let verdict = vigil.look(head, clock.elapsed(), every);
-                daemon.missing.note_owner(name, &verdict.sign(after));
                 if verdict == Verdict::Beats {
-                    failures = 0;
+                    (failures, heard_at) = (0, Instant::now());
                     daemon.missing.end_rest(name);
                 }
+                daemon.missing.note_owner(name, &verdict.sign(heard_at, after));
                 let patience = patience(after, head, failures, lot);
                 if matches!(verdict, Verdict::Silent(silent) if silent >= patience) {
                     // Before the takeover, which needs a connection of its own.
@@ -179,12 +205,10 @@ fn look(peek: &mut Option<JournalPeek>, name: &Name) -> Result<JournalHead, Stri
 }
 
 impl Verdict {
-    fn sign(&self, after: Duration) -> OwnerSign {
+    fn sign(&self, at: Instant, after: Duration) -> OwnerSign {
         match self {
-            Self::Unknown | Self::Beats => OwnerSign::Heard(Instant::now()),
-            Self::Silent(silent) => {
-                let now = Instant::now();
-                OwnerSign::Heard(now.checked_sub(*silent).unwrap_or(now))
+            Self::Unknown | Self::Beats | Self::Silent(_) => {
+                OwnerSign::Heard { at, looked_at: Instant::now() }
             }
             Self::WithoutBeats => OwnerSign::Unwatched(format!(
                 "its owner does not say that it lives: set takeover-after={}s there too",
