@@ -390,7 +390,7 @@ impl Daemon {
 
     fn spec_of(&self, name: &str) -> Result<VolumeSpec, Problem> {
         let found = self.state().volumes.iter().find(|spec| spec.name == name).cloned();
-        found.ok_or_else(|| problem(VolumeError::Unknown(name.to_owned())))
+        found.ok_or_else(|| self.missing.problem(name))
     }
 
     /// The figures of all volumes without their miss-ratio curves, which take long to copy.

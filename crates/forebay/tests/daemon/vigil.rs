@@ -135,6 +135,9 @@ fn an_owner_that_promises_no_beats_is_not_taken_over() {
     });
     std::thread::sleep(IN_VAIN);
     assert_eq!(there.status()["volumes"], Value::Array(Vec::new()));
+    let (code, text) = there.run(&["volume", "set", "one", "mode=bypass"]);
+    let said_of_one = "volume 'one' is not served: on standby: `forebay takeover one` serves it";
+    assert!(code == Some(1) && on_one_line(&text).contains(said_of_one), "{text}");
     // From now on it does.
     let (code, text) = here.run(&["volume", "set", "one", "takeover-after=2s"]);
     assert_eq!(code, Some(0), "{text}");

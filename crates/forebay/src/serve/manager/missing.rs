@@ -14,6 +14,7 @@ use crate::serve::periodic::Periodic;
 use forebay_api::{ErrorKind, MissingVolume, Problem};
 use forebay_config::VolumeSpec;
 use forebay_control::ProgressFn;
+use forebay_runtime::VolumeError;
 use forebay_threads::Thread;
 use std::collections::BTreeSet;
 use std::io;
@@ -142,6 +143,16 @@ impl MissingVolumes {
     /// What the status says of them.
     pub(super) fn status(&self) -> Vec<MissingVolume> {
         self.list().iter().map(MissingDisk::status).collect()
+    }
+
+    /// Why a volume that is not served cannot be asked or changed.
+    pub(super) fn problem(&self, name: &str) -> Problem {
+        let list = self.list();
+        let Some(missing) = list.iter().find(|missing| missing.spec.name == name) else {
+            return super::problem(VolumeError::Unknown(name.to_owned()));
+        };
+        let why = missing.status().reason.unwrap_or_else(|| "its disk does not answer".to_owned());
+        Problem::new(ErrorKind::UnknownVolume, format!("volume '{name}' is not served"), why)
     }
 
     /// Ends the attempts for a volume. Returns whether it was missing.
