@@ -135,7 +135,7 @@ pub struct MissingVolume {
     /// Whether its disk can have one owner among several hosts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
-    /// On standby with `takeover-after`: for how long its owner has been silent, in seconds, or this
+    /// On standby with `takeover-after`: for how many seconds its owner has been silent, or this
     /// host has listened in vain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_silent_seconds: Option<u64>,
