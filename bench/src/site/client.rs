@@ -27,14 +27,19 @@ pub struct SiteClients {
     pub volume: String,
     /// The sockets of the servers.
     pub sockets: Vec<PathBuf>,
+    /// Whether each socket leads to the present owner, whoever that is, and so each answer counts.
+    /// Otherwise there is one socket for each owner.
+    pub all_lead_to_owner: bool,
     /// Counts takeovers; the owner is this, modulo the number of servers.
     pub tenure: AtomicU64,
     /// The time from which messages count.
     pub started: Instant,
     /// Set at the end.
     pub is_over: AtomicBool,
-    /// When an owner has first answered, after it became the owner.
-    pub answered: Mutex<(u64, Instant)>,
+    /// The last tenure in which the owner has answered through each socket, and when first.
+    pub answered: Mutex<Vec<(u64, Instant)>>,
+    /// Requests that were answered with an error, or not at all.
+    pub failed: AtomicU64,
     /// Reads from a former owner's memory that were older than an acknowledged write.
     pub stale_reads: AtomicU64,
     /// Writes that were acknowledged.
@@ -46,7 +51,16 @@ pub struct SiteClient<'a> {
     site: &'a SiteClients,
     random: LoadRandom,
     blocks: Vec<(u32, BlockRegister)>,
-    connection: Option<(u64, UnixStream)>,
+    /// For each socket, with the tenure in which it was opened.
+    connections: Vec<Option<(u64, UnixStream)>>,
+}
+
+/// Who has answered a request.
+#[derive(Clone, Copy)]
+struct Answerer {
+    tenure: u64,
+    /// The index of the socket.
+    socket: usize,
 }
 
 /// Why a request has no answer.
@@ -61,7 +75,8 @@ impl<'a> SiteClient<'a> {
     /// A client of the blocks with these numbers.
     pub fn new(site: &'a SiteClients, seed: u64, blocks: impl Iterator<Item = u32>) -> Self {
         let blocks = blocks.map(|block| (block, BlockRegister::default())).collect();
-        Self { site, random: LoadRandom::new(seed), blocks, connection: None }
+        let connections = site.sockets.iter().map(|_| None).collect();
+        Self { site, random: LoadRandom::new(seed), blocks, connections }
     }
 
     /// Reads and writes until the end. Returns the blocks.
@@ -93,8 +108,8 @@ impl<'a> SiteClient<'a> {
         let mut bytes = vec![0; BLOCK_BYTES];
         register::fill(&mut bytes, self.site.seed, number, generation);
         match self.request(WireCommand::Write, number, &mut bytes) {
-            Ok(tenure) => {
-                let how = self.how("acknowledged", tenure);
+            Ok(answerer) => {
+                let how = self.how("acknowledged", answerer);
                 self.blocks[at].1.acknowledge(how);
                 self.site.acknowledged.fetch_add(1, Ordering::Relaxed);
             }
@@ -106,59 +121,85 @@ impl<'a> SiteClient<'a> {
     fn read(&mut self, at: usize) -> Result<bool> {
         let number = self.blocks[at].0;
         let mut bytes = vec![0; BLOCK_BYTES];
-        let Ok(tenure) = self.request(WireCommand::Read, number, &mut bytes) else {
+        let Ok(answerer) = self.request(WireCommand::Read, number, &mut bytes) else {
             return Ok(false);
         };
+        let Answerer { tenure, socket } = answerer;
         let found = register::generations(&bytes, self.site.seed, number)?;
         let register = &self.blocks[at].1;
-        if tenure != self.site.tenure.load(Ordering::Acquire) {
+        let is_of_owner = tenure == self.site.tenure.load(Ordering::Acquire);
+        if !is_of_owner && !self.site.all_lead_to_owner {
             let is_stale = !register.allows(&found);
             self.site.stale_reads.fetch_add(u64::from(is_stale), Ordering::Relaxed);
             return Ok(false);
         }
-        let how = self.how("read", tenure);
+        let how = self.how("read", answerer);
         self.blocks[at].1.read(&found, how)?;
         let mut answered = self.site.answered.lock().unwrap_or_else(|it| it.into_inner());
-        if answered.0 < tenure {
-            *answered = (tenure, Instant::now());
+        if answered[socket].0 < tenure {
+            answered[socket] = (tenure, Instant::now());
         }
         Ok(true)
     }
 
     /// How and when a request was answered.
-    fn how(&self, what: &str, tenure: u64) -> String {
+    fn how(&self, what: &str, by: Answerer) -> String {
+        let Answerer { tenure, socket } = by;
         let now = self.site.tenure.load(Ordering::Acquire);
         let ms = self.site.started.elapsed().as_millis();
-        format!("{what} by tenure {tenure} in {now} at {ms} ms")
+        format!("{what} by tenure {tenure} in {now} at {ms} ms through socket {socket}")
     }
 
-    /// Sends a request and waits for the answer. Returns the tenure of the server that has given
-    /// it.
-    fn request(&mut self, command: WireCommand, block: u32, data: &mut [u8]) -> Result<u64, Gap> {
+    /// Sends a request and waits for the answer.
+    fn request(
+        &mut self,
+        command: WireCommand,
+        block: u32,
+        data: &mut [u8],
+    ) -> Result<Answerer, Gap> {
         let (site, offset) = (self.site, u64::from(block) * BLOCK_BYTES as u64);
-        let (tenure, stream) = self.connected()?;
+        let socket = self.next_socket();
+        let (mut tenure, stream) = self.connected(socket)?;
+        if site.all_lead_to_owner {
+            tenure = site.tenure.load(Ordering::Acquire);
+        }
         let request = WireRequest { command, flags: 0, cookie: 1, offset, len: data.len() as u32 };
         let exchanged = exchange(site, (tenure, stream), &request, data);
-        match exchanged {
-            Ok(0) => return Ok(tenure),
-            Ok(_) => {}
-            Err(_) => {
-                self.connection = None;
-                return Err(Gap::Lost);
-            }
+        if matches!(exchanged, Ok(0)) {
+            return Ok(Answerer { tenure, socket });
+        }
+        site.failed.fetch_add(1, Ordering::Relaxed);
+        if site.all_lead_to_owner {
+            let ms = site.started.elapsed().as_millis();
+            println!("{ms} ms: through socket {socket}: {command:?}: {exchanged:?}");
+        }
+        if exchanged.is_err() {
+            self.connections[socket] = None;
+            return Err(Gap::Lost);
         }
         std::thread::sleep(RETRY);
         Err(Gap::Refused)
     }
 
-    /// The connection to a server: the last one as long as it answers.
-    fn connected(&mut self) -> Result<(u64, &mut UnixStream), Gap> {
-        if self.connection.is_none() {
-            let tenure = self.site.tenure.load(Ordering::Acquire);
-            let at = (tenure % self.site.sockets.len() as u64) as usize;
-            let opened = UnixStream::connect(&self.site.sockets[at]).ok().and_then(|mut stream| {
+    /// The socket for the next request: if there is one for each owner, the last one as long as it
+    /// answers.
+    fn next_socket(&mut self) -> usize {
+        let count = self.connections.len() as u64;
+        if self.site.all_lead_to_owner {
+            return self.random.below(count) as usize;
+        }
+        let open = self.connections.iter().position(Option::is_some);
+        open.unwrap_or_else(|| (self.site.tenure.load(Ordering::Acquire) % count) as usize)
+    }
+
+    /// The connection to a server, and the tenure in which it was opened.
+    fn connected(&mut self, socket: usize) -> Result<(u64, &mut UnixStream), Gap> {
+        let (site, connection) = (self.site, &mut self.connections[socket]);
+        if connection.is_none() {
+            let tenure = site.tenure.load(Ordering::Acquire);
+            let opened = UnixStream::connect(&site.sockets[socket]).ok().and_then(|mut stream| {
                 stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
-                wire::open_export(&mut stream, &self.site.volume).ok()?;
+                wire::open_export(&mut stream, &site.volume).ok()?;
                 stream.set_read_timeout(Some(LOOK)).ok()?;
                 stream.set_write_timeout(Some(Duration::from_secs(2))).ok()?;
                 Some(stream)
@@ -166,9 +207,9 @@ impl<'a> SiteClient<'a> {
             if opened.is_none() {
                 std::thread::sleep(RETRY);
             }
-            self.connection = opened.map(|stream| (tenure, stream));
+            *connection = opened.map(|stream| (tenure, stream));
         }
-        let connection = self.connection.as_mut().ok_or(Gap::Lost)?;
+        let connection = connection.as_mut().ok_or(Gap::Lost)?;
         Ok((connection.0, &mut connection.1))
     }
 }
@@ -206,8 +247,10 @@ fn receive(
         match stream.read(&mut bytes[filled..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let has_successor = site.tenure.load(Ordering::Acquire) != tenure;
+                let has_successor =
+                    !site.all_lead_to_owner && site.tenure.load(Ordering::Acquire) != tenure;
                 if has_successor || begun.elapsed() >= SILENCE_MAX {
                     return Err(error);
                 }

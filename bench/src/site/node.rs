@@ -22,6 +22,8 @@ pub struct NodeSetup {
     pub volume: String,
     /// Whether its pool survives the server.
     pub has_keeper: bool,
+    /// A further address that it listens at, without TLS.
+    pub nbd: Option<String>,
     /// Words before the command, such as `unshare --pid --fork`.
     pub wrapper: Vec<String>,
     /// Shell commands that cut the host off from the stores, and that connect it again.
@@ -48,6 +50,9 @@ impl Node {
         command.args(["--keeper", if setup.has_keeper { "yes" } else { "no" }]);
         command.arg("--state").arg(setup.dir.join("state"));
         command.arg("--nbd").arg(format!("unix:{}", setup.dir.join("socket").display()));
+        if let Some(nbd) = &setup.nbd {
+            command.args(["--nbd", nbd, "--tls", "off"]);
+        }
         command.args(["--volume", &setup.volume]);
         let log = File::options().create(true).append(true).open(setup.dir.join("log"))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);

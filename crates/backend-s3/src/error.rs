@@ -27,6 +27,12 @@ pub enum S3Error {
         /// The address, as given.
         endpoint: String,
     },
+    /// The bucket cannot be a part of the host's name.
+    #[error("'{host}' is not the name of a host, and addressing=virtual needs one")]
+    Addressing {
+        /// What the name would be.
+        host: String,
+    },
     /// A path in the name is relative.
     #[error("'{}' is not the absolute path of a file, for {key}", path.display())]
     RelativePath {
@@ -188,6 +194,7 @@ impl Fault for S3Error {
             Self::Endpoint { .. } => {
                 "write endpoint=http://HOST:PORT or https://HOST:PORT, without credentials".into()
             }
+            Self::Addressing { .. } => "write addressing=path, or leave it out".into(),
             Self::RelativePath { .. } => "write an absolute path".into(),
             Self::Credentials { .. } => {
                 "write aws_access_key_id and aws_secret_access_key into it, readable by the user \
@@ -212,7 +219,9 @@ impl Fault for S3Error {
                  credentials=/etc/forebay/s3-credentials",
             )
             .or("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the server's environment"),
-            Self::Bucket { .. } => Remedy::from("create it").or("check the name"),
+            Self::Bucket { .. } => Remedy::from("create it")
+                .or("check the name")
+                .or("addressing=virtual, for a store that wants the bucket in the host's name"),
             Self::NoVolume { place } => {
                 Remedy::from(format!("write {place}?size=100GiB to create one"))
                     .or("check bucket, prefix and endpoint")
@@ -246,6 +255,7 @@ impl Fault for S3Error {
             Self::Name { .. }
             | Self::Spec(_)
             | Self::Endpoint { .. }
+            | Self::Addressing { .. }
             | Self::RelativePath { .. }
             | Self::NoVolume { .. }
             | Self::OtherSize { .. } => Blame::Operator,

@@ -6,7 +6,8 @@
 //!
 //! | module | is |
 //! | --- | --- |
-//! | `name`, `credentials`, `transport` | what is named, with which keys, and how it is reached |
+//! | `name`, `addressing` | what is named, and where the bucket is in the address |
+//! | `credentials`, `transport` | with which keys, and how it is reached |
 //! | `store` | single requests with their outcomes, and retries |
 //! | `attach` | opening a volume: conditions of the store, owner, epoch, end of the former epoch |
 //! | `volume` | the open volume: writes, flushes, objects on their way, the fence |
@@ -16,6 +17,7 @@
 //!
 //! Price: two threads for all volumes, the buffer and the map of each volume in memory.
 
+mod addressing;
 mod attach;
 mod backend;
 mod checkpoint;

@@ -1,16 +1,18 @@
 //! Names of volumes: `s3://BUCKET/PREFIX?OPTION=VALUE&…`.
 
 use crate::S3Error;
+use crate::addressing::Addressing;
 use forebay_backend::{Fields, duration_ns, percent_decode, size_bytes, switch};
 use forebay_objects::SECTORS_MAX;
 use forebay_types::SECTOR_BYTES;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const OPTIONS: [&str; 10] = [
+const OPTIONS: [&str; 11] = [
     "size",
     "grow",
     "endpoint",
+    "addressing",
     "region",
     "credentials",
     "profile",
@@ -36,6 +38,8 @@ pub(crate) struct S3Name {
     /// Whether a smaller volume becomes as large.
     pub(crate) grow: bool,
     pub(crate) endpoint: Option<String>,
+    /// `None` for what fits the endpoint.
+    pub(crate) addressing: Option<Addressing>,
     pub(crate) region: Option<String>,
     /// The file with credentials, and the section in it.
     pub(crate) credentials: Option<(PathBuf, String)>,
@@ -84,6 +88,7 @@ impl S3Name {
             size_bytes: fields.get("size", "100GiB", whole)?,
             grow: fields.get("grow", "on", switch)?.unwrap_or(false),
             endpoint,
+            addressing: fields.get("addressing", "virtual, or path", Addressing::parse)?,
             region: owned(&fields, "region"),
             credentials: credentials.map(|path| (path, profile)),
             ca: path(&fields, "ca")?,
@@ -150,6 +155,10 @@ mod tests {
         assert_eq!(name.endpoint.as_deref(), Some("http://127.0.0.1:9000"));
         assert_eq!(name.credentials, Some(("/etc/c".into(), "p".into())));
         assert!(name.grow);
+        assert_eq!(name.addressing, None);
+        let name = S3Name::parse("s3://b/v?addressing=virtual").unwrap();
+        assert_eq!(name.addressing, Some(Addressing::Virtual));
+        let name = S3Name::parse("s3://b/v?object=32MiB&keep=10s").unwrap();
         // A place in an object has 16 bits.
         assert_eq!(name.object_sectors, SECTORS_MAX);
         assert_eq!((name.buffer_sectors, name.keep), (256 << 10, Duration::from_secs(10)));
@@ -172,6 +181,7 @@ mod tests {
             ("s3://b/v?buffer=16MiB", "at least two objects"),
             ("s3://b/v?endpoint=host:9000", "http://HOST:PORT"),
             ("s3://b/v?endpoint=http://k:s@host", "http://HOST:PORT"),
+            ("s3://b/v?addressing=host", "write it like virtual, or path"),
             ("s3://b/v?credentials=c", "absolute path"),
             ("s3://b/v?profile=p", "add credentials="),
             ("s3://b/v?secret=x", "the options are size, grow"),

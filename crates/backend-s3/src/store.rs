@@ -1,5 +1,6 @@
 //! The objects of one volume in a store: single requests with their outcomes, and retries.
 
+use crate::addressing::bucket_endpoint;
 use crate::transport::Transport;
 use crate::{S3Error, credentials, name::S3Name};
 use bytes::Bytes;
@@ -92,7 +93,6 @@ impl Store {
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let mut builder = AmazonS3Builder::from_env()
             .with_bucket_name(&name.bucket)
-            // Every store has it.
             .with_virtual_hosted_style_request(false)
             .with_conditional_put(S3ConditionalPut::ETagMatch)
             .with_retry(retry)
@@ -117,6 +117,9 @@ impl Store {
             format!("https://s3.{}.amazonaws.com", region.as_deref().unwrap_or("us-east-1"))
         });
         builder = builder.with_allow_http(endpoint.starts_with("http://"));
+        if let Some(address) = bucket_endpoint(name.addressing, &name.bucket, &endpoint)? {
+            builder = builder.with_virtual_hosted_style_request(true).with_endpoint(address);
+        }
         let built = builder.build();
         let objects = built
             .map_err(|error| S3Error::Settings { place: name.place(), text: error_text(&error) })?;

@@ -50,6 +50,28 @@ fn a_volume_over_http_passes_the_suite_of_backends() {
 }
 
 #[test]
+fn a_bucket_is_addressed_in_the_name_of_the_host() {
+    let bench = Bench::new();
+    bench.server.set(|faults| faults.wants_bucket_in_host = true);
+    let behind = bench.name("&size=64MiB").replace("127.0.0.1", "localhost");
+    let said = bench.error(&behind);
+    assert!(said.contains("no bucket 'bucket'") && said.contains("addressing=virtual"), "{said}");
+    let named = format!("{behind}&addressing=virtual");
+    let backend = forebay_backend::open(&named, &OpenOptions::default()).unwrap();
+    conformance::check(&backend);
+    let identity = backend.description().identity.clone();
+    drop(backend);
+    assert!(bench.server.objects().iter().all(|(name, _)| name.starts_with("v/")));
+    // It is the same volume, wherever the bucket is.
+    bench.server.set(|faults| faults.wants_bucket_in_host = false);
+    let backend = forebay_backend::open(&behind, &OpenOptions::default()).unwrap();
+    assert_eq!(backend.description().identity, identity);
+    drop(backend);
+    let said = bench.error(&bench.name("&addressing=virtual"));
+    assert!(said.contains("'bucket.127.0.0.1' is not the name of a host"), "{said}");
+}
+
+#[test]
 fn tags_without_quotes_are_tried() {
     let bench = Bench::new();
     bench.server.set(|faults| faults.wants_plain_tags = true);

@@ -35,11 +35,13 @@ impl<C: WorkerContext> Serving<'_, C> {
 }
 
 impl<C: WorkerContext> Serving<'_, C> {
-    /// Ends a connection instead of answering a request that was refused because the server is
-    /// stopping. A client that connects again sends it to the next server, for example a block
-    /// device of Linux, for which any error is final. Returns false if the answer is due.
+    /// Ends a connection instead of answering a request that has failed because the server is
+    /// stopping, or the volume leaves it. A client that connects again sends it to the next server,
+    /// or to another host: for many of them, a block device of Linux for example, any error is
+    /// final. Returns false if the answer is due.
     pub(crate) fn withhold(&mut self, index: u32, error: IoError) -> bool {
-        if error != IoError::Shutdown || !self.cx.is_stopping() {
+        let client = self.nbd.conns.get(index).map(|conn| conn.client);
+        if !client.is_some_and(|client| self.cx.may_succeed_elsewhere(client, error)) {
             return false;
         }
         if let Some(conn) = self.nbd.conns.get(index) {

@@ -256,4 +256,9 @@ pub trait WorkerContext: RequestSink + Quota + Clients {
 
     /// Whether the program is stopping.
     fn is_stopping(&self) -> bool;
+
+    /// Whether a request that has failed with `error` may succeed for a client that connects again:
+    /// the program is stopping, or the volume leaves this server, because it is to stand by, is
+    /// removed, or was taken over.
+    fn may_succeed_elsewhere(&self, client: ClientId, error: IoError) -> bool;
 }

@@ -27,6 +27,8 @@ pub struct Faults {
     pub halves: Option<&'static str>,
     /// Objects whose name contains this text are not stored until it is changed.
     pub holds: Option<&'static str>,
+    /// The bucket is in the name of the host, below `localhost`, and nowhere else.
+    pub wants_bucket_in_host: bool,
     pub delay: Duration,
     /// The key that is accepted.
     pub key: String,
@@ -42,6 +44,7 @@ impl Default for Faults {
             wants_plain_tags: false,
             halves: None,
             holds: None,
+            wants_bucket_in_host: false,
             delay: Duration::ZERO,
             key: KEY.to_owned(),
         }
@@ -295,7 +298,12 @@ fn answer(request: &Request, shared: &Mutex<ServerData>) -> Option<Answer> {
 
 fn carry_out(request: &Request, data: &mut ServerData) -> Answer {
     let path = request.path.trim_start_matches('/');
-    let (bucket, name) = path.split_once('/').unwrap_or((path, ""));
+    let (bucket, name) = if data.faults.wants_bucket_in_host {
+        let host = request.headers.get("host").map(String::as_str).unwrap_or_default();
+        (host.split_once(".localhost:").unwrap_or_default().0, path)
+    } else {
+        path.split_once('/').unwrap_or((path, ""))
+    };
     if bucket != "bucket" {
         return error(404, "NoSuchBucket");
     }

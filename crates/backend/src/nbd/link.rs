@@ -69,6 +69,7 @@ pub(super) struct NbdLink {
     /// Whether FUA is emulated by a flush, because the server lacks it.
     emulates_fua: bool,
     volatile: VolatileWrites,
+    keeps_writes: bool,
     /// Requests answered on the current connection.
     pub(super) served: u64,
 }
@@ -92,7 +93,12 @@ impl DueAnswers {
 }
 
 impl NbdLink {
-    pub(super) fn new(connection: ServerConn, reconnect_time: Duration) -> Self {
+    /// A link that has a connection. With `keeps_writes`, the loss of one loses no writes.
+    pub(super) fn new(
+        connection: ServerConn,
+        reconnect_time: Duration,
+        keeps_writes: bool,
+    ) -> Self {
         let can = |flag| connection.opened.can(flag);
         let emulates_fua = !can(export_flag::SEND_FUA) && can(export_flag::SEND_FLUSH);
         Self {
@@ -106,6 +112,7 @@ impl NbdLink {
             down_since: None,
             reconnect_time,
             volatile: VolatileWrites::default(),
+            keeps_writes,
             served: 0,
         }
     }
@@ -266,7 +273,7 @@ impl NbdLink {
         self.connection = Some(connection);
         self.down_since = None;
         self.served = 0;
-        self.volatile.on_restart()
+        !self.keeps_writes && self.volatile.on_restart()
     }
 
     /// The I/O in flight with this cookie. The parser only reports requests in flight.

@@ -91,7 +91,7 @@ impl NbdBackend {
         let (connection, input) = connected.into_connection();
         let reconnect_seconds = target.url.reconnect_seconds.unwrap_or(options.reconnect_seconds);
         let reconnect_time = Duration::from_secs(u64::from(reconnect_seconds));
-        let link = NbdLink::new(connection, reconnect_time);
+        let link = NbdLink::new(connection, reconnect_time, target.url.keeps_writes);
         let shared = Arc::new(NbdShared::new(target, first, link));
         let mut backend = Self {
             shared: shared.clone(),

@@ -16,13 +16,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Idle time before keepalive probes.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
+/// Silence before keepalive probes, the least that the system knows. When an address has moved to
+/// another host, an answer may have been lost with the former one, and the new one refuses the next
+/// probe.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(1);
 /// Interval of keepalive probes.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
-/// Failed probes before the connection is dropped.
-const KEEPALIVE_COUNT: u32 = 3;
-/// Maximum time for unacknowledged data, in milliseconds.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+/// Failed probes before the connection is dropped, where there is no limit as below.
+const KEEPALIVE_COUNT: u32 = 12;
+/// Maximum time for unacknowledged data and probes, in milliseconds.
 const USER_TIMEOUT_MS: u32 = 12_000;
 /// Maximum slices per system call (`IOV_MAX`).
 const SLICES_PER_CALL_MAX: usize = 1024;
@@ -232,6 +234,21 @@ mod tests {
         connected.unwrap();
         assert!(shares[0] <= time / 2, "{shares:?}");
         assert!(shares[1] > shares[0] && shares[1] <= time, "{shares:?}");
+    }
+
+    #[test]
+    fn a_server_that_has_lost_its_address_is_noticed_within_seconds() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = NbdAddress::Tcp {
+            host: "127.0.0.1".to_owned(),
+            port: listener.local_addr().unwrap().port(),
+        };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let NbdSocket { socket, .. } = NbdSocket::connect(&address, deadline).unwrap();
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), Duration::from_secs(1));
+        assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), Duration::from_secs(1));
+        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 12_000);
     }
 
     #[test]

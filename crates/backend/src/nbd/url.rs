@@ -9,6 +9,9 @@ use std::path::PathBuf;
 
 /// The default port.
 const PORT: u16 = 10809;
+/// The options: of Unix sockets, of TLS, of all.
+const KNOWN: [&str; 5] =
+    ["socket", "tls-certificates", "tls-hostname", "reconnect-delay", "keeps-writes"];
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub struct NbdUrl {
     pub tls: Option<NbdTls>,
     /// How long I/O waits for a lost server before it fails, in seconds; `None` for the default.
     pub reconnect_seconds: Option<u32>,
+    /// Whether the server, or the one that comes after it, has every write that was answered.
+    pub keeps_writes: bool,
 }
 
 impl NbdUrl {
@@ -45,12 +50,10 @@ impl NbdUrl {
         let fail = || NbdError::Address { url: url.to_owned() };
         let (scheme, rest) = url.split_once("://").ok_or_else(fail)?;
         let (is_unix, is_tls, known): (_, _, &[&str]) = match scheme {
-            "nbd" => (false, false, &["reconnect-delay"]),
-            "nbd+unix" => (true, false, &["socket", "reconnect-delay"]),
-            "nbds" => (false, true, &["tls-certificates", "tls-hostname", "reconnect-delay"]),
-            "nbds+unix" => {
-                (true, true, &["socket", "tls-certificates", "tls-hostname", "reconnect-delay"])
-            }
+            "nbd" => (false, false, &KNOWN[3..]),
+            "nbd+unix" => (true, false, &[KNOWN[0], KNOWN[3], KNOWN[4]]),
+            "nbds" => (false, true, &KNOWN[1..]),
+            "nbds+unix" => (true, true, &KNOWN),
             _ => return Err(fail()),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -76,7 +79,8 @@ impl NbdUrl {
         let tls = if is_tls { Some(tls_of(&fields, &address)?) } else { None };
         let delay_ns = fields.get("reconnect-delay", "5min", duration_ns)?;
         let reconnect_seconds = delay_ns.map(|ns| ns.div_ceil(1_000_000_000) as u32);
-        Ok(Self { address, export, tls, reconnect_seconds })
+        let keeps_writes = fields.get("keeps-writes", "yes", yes_or_no)?.unwrap_or(false);
+        Ok(Self { address, export, tls, reconnect_seconds, keeps_writes })
     }
 
     /// Identifies the export. URLs that differ only in the percent-encoding, the spelling of the
@@ -110,6 +114,14 @@ fn tls_of(fields: &Fields<'_>, address: &NbdAddress) -> Result<NbdTls, SpecError
     Ok(NbdTls { certificates: certificates.into(), hostname: hostname.to_owned() })
 }
 
+fn yes_or_no(value: &str) -> Option<bool> {
+    match value {
+        "yes" => Some(true),
+        "no" => Some(false),
+        _ => None,
+    }
+}
+
 /// Splits `HOST:PORT`, `HOST`, `[V6]:PORT` or `[V6]`.
 fn split_authority(authority: &str) -> Option<(&str, u16)> {
     let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
@@ -135,7 +147,8 @@ mod tests {
 
     fn tcp(host: &str, port: u16, export: &str) -> NbdUrl {
         let address = NbdAddress::Tcp { host: host.into(), port };
-        NbdUrl { address, export: export.into(), tls: None, reconnect_seconds: None }
+        let export = export.into();
+        NbdUrl { address, export, tls: None, reconnect_seconds: None, keeps_writes: false }
     }
 
     #[test]
@@ -189,6 +202,8 @@ mod tests {
         assert_eq!(message("nbds://h/x"), expected);
         assert!(message("nbd://h/x?tls-certificates=/a").contains("no option"));
         assert!(message("nbd://h/x?reconnect-delay=5").contains("write it like 5min"));
+        let expected = "write it like yes";
+        assert!(message("nbd://h/x?keeps-writes=1").contains(expected));
         assert!(message("nbd://h/%zz").contains("%25"));
         assert!(message("nbd://h/x?socket=/s").contains("no option 'socket'"));
     }

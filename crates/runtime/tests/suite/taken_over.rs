@@ -1,6 +1,6 @@
 //! Volumes whose disk and journal another client of the cluster has taken over.
 
-use crate::common::client::PATIENCE;
+use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
 use crate::journal::{
     JOURNAL_BYTES, MIB, add, block, check, journal_settings, memory, open, start, volume,
@@ -8,10 +8,11 @@ use crate::journal::{
 };
 use crate::server::read_backend;
 use forebay_backend::{Backend, Description, Displaced, Io, IoKind, MemoryBackend};
+use forebay_nbd::NbdCommand;
 use forebay_runtime::{
     Engine, JournalSettings, VolumeError, surrender, taken_over, without_journal,
 };
-use forebay_types::IoError;
+use forebay_types::{IoError, IoResult};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 on_both_engines! {
     a_volume_that_was_taken_over_ends_and_its_records_count,
+    no_client_gets_an_error_that_the_next_owner_would_spare_it,
     a_volume_on_another_disk_continues_without_the_journal,
     records_count_while_the_journal_is_still_here,
     a_volume_ends_although_a_checkpoint_waits_for_its_disk,
@@ -123,6 +125,36 @@ fn a_volume_that_was_taken_over_ends_and_its_records_count(engine: Engine) {
     add(&server, "v", disk, &journal);
     check(&server, "v", &written);
     server.stop();
+}
+
+/// The answer to a request; `None` if the server ends the connection instead.
+fn answer(client: &mut Client, command: NbdCommand, at: u64, data: &[u8]) -> Option<IoResult> {
+    let cookie = client.try_send(command, 0, at, 4096, data)?;
+    client.try_wait(cookie).map(|answer| answer.result)
+}
+
+/// Clients that connect again send the request to the next owner.
+fn no_client_gets_an_error_that_the_next_owner_would_spare_it(engine: Engine) {
+    // This server is shut out of the journal first, or of the disk.
+    for without_journal in [true, false] {
+        let (fence, broken) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let (disk, log) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+        let server = start(engine);
+        let (settings, _) = recording(Arc::new(Shared(log, Arc::clone(&broken))));
+        let journal = server.runtime.volumes().protectors().open_journal(settings).unwrap();
+        add(&server, "v", Image::new(&disk, &fence), &journal);
+        let mut client = server.client("v");
+        client.write(0, &block(0)).unwrap();
+        if without_journal {
+            broken.store(true, Ordering::SeqCst);
+            assert_eq!(answer(&mut client, NbdCommand::Write, 4096, &block(1)), None);
+        } else {
+            fence.store(true, Ordering::SeqCst);
+            assert_eq!(answer(&mut client, NbdCommand::Read, 4 * MIB, &[]), None);
+        }
+        surrender(server.runtime.volumes(), "v").unwrap();
+        server.stop();
+    }
 }
 
 /// An image that cannot be reached for a while: its I/O waits.
@@ -254,7 +286,10 @@ fn records_count_while_the_journal_is_still_here(engine: Engine) {
     let written = write_some(&server, "v", 0..450);
     let mut client = server.client("v");
     let rewrites = written.iter().cycle();
-    let count = rewrites.take_while(|(at, bytes)| client.write(**at, bytes).is_ok()).count();
+    let taken = rewrites.take_while(|(at, bytes)| {
+        answer(&mut client, NbdCommand::Write, **at, bytes) == Some(Ok(()))
+    });
+    let count = taken.count();
     assert!(count > 2000, "{count} rewrites fill half of the journal");
     surrender(server.runtime.volumes(), "v").unwrap();
     server.stop();

@@ -33,7 +33,7 @@ fn connection(flags: u16) -> ServerConn {
 }
 
 fn link(flags: u16) -> NbdLink {
-    NbdLink::new(connection(flags), Duration::from_secs(10))
+    NbdLink::new(connection(flags), Duration::from_secs(10), false)
 }
 
 /// Submits an I/O of zero bytes; only the kind matters here.

@@ -255,6 +255,18 @@ fn a_flush_fails_once_if_writes_may_have_been_lost() {
 }
 
 #[test]
+fn a_flush_succeeds_after_a_reconnect_if_the_server_keeps_writes() {
+    let server = Server::new(ALL_FLAGS, |_, _| Act::Serve);
+    let url = format!("{}&keeps-writes=yes", server.url());
+    let backend = NbdBackend::open(&url, &options(60)).unwrap();
+    let blocking = Blocking::new(&backend);
+    blocking.write(0, &[3; 512], false).unwrap();
+    server.cut();
+    blocking.read(0, &mut [0; 512]).unwrap();
+    assert_eq!(blocking.flush(), Ok(()));
+}
+
+#[test]
 fn invalid_replies_are_not_accepted() {
     let garbage: [&[u8]; 3] = [
         &[0xA5; 64],

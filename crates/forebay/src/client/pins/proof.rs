@@ -44,7 +44,8 @@ pub(super) fn open_volume(listeners: &[String], name: &str) -> anyhow::Result<Nb
             }
         };
         let export = name.to_owned();
-        let url = NbdUrl { address, export, tls: None, reconnect_seconds: None };
+        let url =
+            NbdUrl { address, export, tls: None, reconnect_seconds: None, keeps_writes: false };
         let options =
             OpenOptions { read_only: true, reconnect_seconds: 0, ..OpenOptions::default() };
         match NbdBackend::open_export(url, listener, &options) {

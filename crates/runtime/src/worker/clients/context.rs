@@ -509,4 +509,14 @@ impl<R: Reactor> WorkerContext for Context<'_, R> {
     fn is_stopping(&self) -> bool {
         self.host.shared.stopping.load(Ordering::Relaxed)
     }
+
+    fn may_succeed_elsewhere(&self, client: ClientId, error: IoError) -> bool {
+        let client = self.host.clients.get(client);
+        let Some(volume) = client.and_then(|client| client.volume.as_ref()) else { return false };
+        // Until the clients of a volume that was taken over are disconnected, what they ask for
+        // fails in any way.
+        let is_lost = volume.backend.is_taken_over() || volume.has_lost_journal();
+        let is_ending = self.is_stopping() || volume.is_closed.load(Ordering::Relaxed);
+        is_lost || (is_ending && error == IoError::Shutdown)
+    }
 }

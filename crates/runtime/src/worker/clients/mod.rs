@@ -335,6 +335,8 @@ fn unless_halted(volume: &Volume, kind: RequestKind, result: IoResult) -> IoResu
 }
 
 #[cfg(test)]
+mod leaving_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod ublk_tests;
