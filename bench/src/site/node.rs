@@ -1,7 +1,7 @@
 //! One host's server of a volume, which can be killed and frozen like a host.
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub struct NodeSetup {
     pub network: Option<[String; 2]>,
 }
 
-/// A running server, with everything that it has started in one process group.
+/// A running server, with everything that it has started.
 pub struct Node {
     setup: NodeSetup,
     child: Child,
@@ -82,8 +82,29 @@ impl Node {
         command.output().with_context(|| format!("running {command:?}"))
     }
 
+    /// Sends a signal to all processes of the host. A keeper's server has a process group of its
+    /// own.
     fn signal_all(&self, signal: Signal) -> Result<()> {
-        Ok(kill_process_group(Pid::from_child(&self.child), signal)?)
+        for process in self.stop_all()? {
+            // It may have ended.
+            let _ = kill_process(process, signal);
+        }
+        Ok(())
+    }
+
+    /// Stops all processes, parents first, so that they start none meanwhile.
+    fn stop_all(&self) -> Result<Vec<Pid>> {
+        let mut processes = vec![Pid::from_child(&self.child)];
+        kill_process(processes[0], Signal::STOP)?;
+        let mut next = 0;
+        while let Some(&process) = processes.get(next) {
+            for child in children(process) {
+                let _ = kill_process(child, Signal::STOP);
+                processes.push(child);
+            }
+            next += 1;
+        }
+        Ok(processes)
     }
 
     /// Stops all processes of the host, as if it was suspended.
@@ -149,17 +170,11 @@ impl Node {
     }
 
     fn signal_server(&self, signal: Signal) -> Result<()> {
-        let mut server = self.child.id();
+        let mut server = Pid::from_child(&self.child);
         // The innermost process: wrapper, keeper, server.
-        loop {
-            let children = format!("/proc/{server}/task/{server}/children");
-            let children = std::fs::read_to_string(children).unwrap_or_default();
-            match children.split_whitespace().next() {
-                Some(child) => server = child.parse()?,
-                None => break,
-            }
+        while let Some(&child) = children(server).first() {
+            server = child;
         }
-        let server = i32::try_from(server).ok().and_then(Pid::from_raw).context("no process")?;
         Ok(kill_process(server, signal)?)
     }
 
@@ -185,9 +200,64 @@ impl Node {
     }
 }
 
+/// The processes that the first thread of a process has started.
+fn children(process: Pid) -> Vec<Pid> {
+    let process = process.as_raw_nonzero();
+    let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+    let text = text.unwrap_or_default();
+    text.split_whitespace().filter_map(|it| it.parse().ok().and_then(Pid::from_raw)).collect()
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         // The test is over: failures are ignored.
         let _ = self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A keeper's server has a process group of its own, and once ran on while its host slept.
+    #[test]
+    fn a_host_sleeps_with_the_processes_of_other_groups() {
+        let script = "set -m; sleep 1000 & wait";
+        let child = Command::new("bash").args(["-c", script]).process_group(0).spawn().unwrap();
+        let setup = NodeSetup {
+            programs: PathBuf::new(),
+            dir: PathBuf::new(),
+            volume: String::new(),
+            has_keeper: true,
+            wrapper: Vec::new(),
+            network: None,
+        };
+        let mut node = Node { setup, child };
+        let shell = Pid::from_child(&node.child);
+        let sleeper = loop {
+            match children(shell).first() {
+                Some(&sleeper) if state(sleeper) == Some('S') => break sleeper,
+                _ => std::thread::yield_now(),
+            }
+        };
+        node.freeze().unwrap();
+        while state(sleeper) != Some('T') || state(shell) != Some('T') {
+            std::thread::yield_now();
+        }
+        node.thaw().unwrap();
+        while state(sleeper) == Some('T') {
+            std::thread::yield_now();
+        }
+        node.kill().unwrap();
+        // Whichever process has inherited it waits for it.
+        while state(sleeper).is_some_and(|state| state != 'Z') {
+            std::thread::yield_now();
+        }
+    }
+
+    fn state(process: Pid) -> Option<char> {
+        let process = process.as_raw_nonzero();
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
     }
 }
