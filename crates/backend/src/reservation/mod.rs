@@ -95,8 +95,8 @@ impl Fault for ReservationError {
                 "take it over with `forebay takeover VOLUME`, if it is to be served here".into()
             }
             Self::Reserved { holder: None, .. } => {
-                "remove the reservation with the management of the disk, which does not say its key"
-                    .into()
+                Remedy::from("give the server CAP_SYS_RAWIO, if the disk says its key only then")
+                    .or("remove the reservation with the management of the disk")
             }
             Self::Failed { .. } => "check the disk, and the kernel's log".into(),
         }
