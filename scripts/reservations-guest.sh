@@ -125,8 +125,13 @@ nvme() {
 hostnqn=nqn.2026-11.example:$host,hostid=00000000-0000-4000-8000-00000000000$controller" \
       >/dev/nvme-fabrics
     wait_for [ -b "/dev/nvme${controller}n2" ]
-    ln -s "/dev/nvme${controller}n1" "/tmp/below-$host"
-    ln -s "/dev/nvme${controller}n2" "/tmp/journal-$host"
+    # Their names are in the order in which they were found.
+    for device in /sys/block/nvme"${controller}"n*; do
+      case $(cat "$device/nsid") in
+        1) ln -s "/dev/${device##*/}" "/tmp/below-$host" ;;
+        2) ln -s "/dev/${device##*/}" "/tmp/journal-$host" ;;
+      esac
+    done
     controller=$((controller + 1))
   done
 }
