@@ -1,6 +1,7 @@
 #!/bin/busybox sh
 # Init process of the guest that scripts/reservations.sh boots: two servers on two ports of one
-# disk. Reports progress on the console; the last line "guest: all passed" means success.
+# disk, whose kind the kernel's command line names (forebay.disks). Reports progress on the console;
+# the last line "guest: all passed" means success.
 # shellcheck shell=sh
 set -eu
 /bin/busybox --install -s /bin
@@ -32,10 +33,9 @@ mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/shm /run /var/run /var/target/pr /mnt/state
 mount -t tmpfs tmpfs /tmp
 say "Linux $(uname -r)"
-for module in crc32c_generic virtio_pci virtio_blk ext4 configfs target_core_mod target_core_file \
-  iscsi_target_mod iscsi_tcp sd_mod; do
-  modprobe "$module"
-done
+# option NAME: the value of forebay.NAME on the kernel's command line.
+option() { sed -n "s/.*forebay\.$1=\([^ ]*\).*/\1/p" /proc/cmdline; }
+for module in crc32c_generic virtio_pci virtio_blk ext4 configfs; do modprobe "$module"; done
 mount -t configfs configfs /sys/kernel/config
 ip link set lo up
 # A journal needs a state directory that outlives a reboot.
@@ -52,41 +52,91 @@ wait_for() {
   done
 }
 
-# A target with two disks, and two sessions to it, as of two hosts: /tmp/NAME-HOST.
-target=/sys/kernel/config/target
-group=$target/iscsi/iqn.2026-11.example:disks/tpgt_1
-mkdir -p "$group/np/127.0.0.1:3260" "$group/np/127.0.0.1:3261"
 truncate -s 64M /tmp/below.img /tmp/journal.img
-number=0
-for name in below journal; do
-  core=$target/core/fileio_0/$name
-  mkdir -p "$core"
-  echo "fd_dev_name=/tmp/$name.img,fd_dev_size=67108864" >"$core/control"
-  echo "serial-$name" >"$core/wwn/vpd_unit_serial"
-  echo 1 >"$core/enable"
-  mkdir -p "$group/lun/lun_$number"
-  ln -s "$core" "$group/lun/lun_$number/disk"
-  number=$((number + 1))
-done
-for attribute in authentication=0 generate_node_acls=1 demo_mode_write_protect=0 \
-  cache_dynamic_acls=1; do
-  echo "${attribute#*=}" >"$group/attrib/${attribute%=*}"
-done
-echo 1 >"$group/enable"
-letters="a b" portal=3260
-for host in one two; do
-  iscsistart -i "iqn.2026-11.example:$host" -t iqn.2026-11.example:disks -g 1 -a 127.0.0.1 \
-    -p "$portal" >/tmp/iscsi.log 2>&1 || { cat /tmp/iscsi.log; give_up "cannot log in"; }
-  for letter in $letters; do
-    wait_for [ -b "/dev/sd$letter" ]
-    # The disk with this number: 0 is the volume's, 1 its journal's.
-    case $(readlink "/sys/block/sd$letter/device") in
-      *:0) ln -s "/dev/sd$letter" "/tmp/below-$host" ;;
-      *:1) ln -s "/dev/sd$letter" "/tmp/journal-$host" ;;
-    esac
+
+# A target with two disks, and two sessions to it, as of two hosts: /tmp/NAME-HOST.
+iscsi() {
+  for module in target_core_mod target_core_file iscsi_target_mod iscsi_tcp sd_mod; do
+    modprobe "$module"
   done
-  letters="c d" portal=3261
-done
+  target=/sys/kernel/config/target
+  group=$target/iscsi/iqn.2026-11.example:disks/tpgt_1
+  mkdir -p "$group/np/127.0.0.1:3260" "$group/np/127.0.0.1:3261"
+  number=0
+  for name in below journal; do
+    core=$target/core/fileio_0/$name
+    mkdir -p "$core"
+    echo "fd_dev_name=/tmp/$name.img,fd_dev_size=67108864" >"$core/control"
+    echo "serial-$name" >"$core/wwn/vpd_unit_serial"
+    echo 1 >"$core/enable"
+    mkdir -p "$group/lun/lun_$number"
+    ln -s "$core" "$group/lun/lun_$number/disk"
+    number=$((number + 1))
+  done
+  for attribute in authentication=0 generate_node_acls=1 demo_mode_write_protect=0 \
+    cache_dynamic_acls=1; do
+    echo "${attribute#*=}" >"$group/attrib/${attribute%=*}"
+  done
+  echo 1 >"$group/enable"
+  letters="a b" portal=3260
+  for host in one two; do
+    iscsistart -i "iqn.2026-11.example:$host" -t iqn.2026-11.example:disks -g 1 -a 127.0.0.1 \
+      -p "$portal" >/tmp/iscsi.log 2>&1 || { cat /tmp/iscsi.log; give_up "cannot log in"; }
+    for letter in $letters; do
+      wait_for [ -b "/dev/sd$letter" ]
+      # The disk with this number: 0 is the volume's, 1 its journal's.
+      case $(readlink "/sys/block/sd$letter/device") in
+        *:0) ln -s "/dev/sd$letter" "/tmp/below-$host" ;;
+        *:1) ln -s "/dev/sd$letter" "/tmp/journal-$host" ;;
+      esac
+    done
+    letters="c d" portal=3261
+  done
+}
+
+# A subsystem with two namespaces, and a controller of each host in it. They have a device each,
+# and not one with two paths, since hosts do not share a kernel.
+nvme() {
+  modprobe nvme_core multipath=N
+  for module in nvmet nvmet_tcp nvme_tcp; do modprobe "$module"; done
+  name=nqn.2026-11.example:disks
+  subsystem=/sys/kernel/config/nvmet/subsystems/$name
+  port=/sys/kernel/config/nvmet/ports/1
+  mkdir "$subsystem"
+  echo 1 >"$subsystem/attr_allow_any_host"
+  number=1
+  for image in below journal; do
+    namespace=$subsystem/namespaces/$number
+    mkdir "$namespace"
+    echo "/tmp/$image.img" >"$namespace/device_path"
+    echo 1 >"$namespace/resv_enable"
+    echo 1 >"$namespace/enable"
+    number=$((number + 1))
+  done
+  mkdir "$port"
+  echo ipv4 >"$port/addr_adrfam"
+  echo tcp >"$port/addr_trtype"
+  echo 127.0.0.1 >"$port/addr_traddr"
+  echo 4420 >"$port/addr_trsvcid"
+  ln -s "$subsystem" "$port/subsystems/$name"
+  controller=0
+  for host in one two; do
+    printf '%s' "transport=tcp,traddr=127.0.0.1,trsvcid=4420,nqn=$name,\
+hostnqn=nqn.2026-11.example:$host,hostid=00000000-0000-4000-8000-00000000000$controller" \
+      >/dev/nvme-fabrics
+    wait_for [ -b "/dev/nvme${controller}n2" ]
+    # Their names are in the order in which they were found.
+    for device in /sys/block/nvme"${controller}"n*; do
+      case $(cat "$device/nsid") in
+        1) ln -s "/dev/${device##*/}" "/tmp/below-$host" ;;
+        2) ln -s "/dev/${device##*/}" "/tmp/journal-$host" ;;
+      esac
+    done
+    controller=$((controller + 1))
+  done
+}
+disks=$(option disks)
+"$disks"
 
 # start HOST: its server, with the volume on that host's ports.
 start() {
@@ -158,7 +208,7 @@ forebay stop --state /mnt/state/one >/tmp/stop.log 2>&1 || give_up "the server d
 forebay stop --state /mnt/state/two >/tmp/stop.log 2>&1 || true
 
 # Many takeovers, while clients write to a disk of zeroes.
-count=$(sed -n 's/.*forebay.takeovers=\([0-9]*\).*/\1/p' /proc/cmdline)
+count=$(option takeovers)
 for name in below journal; do
   truncate -s 0 /tmp/$name.img
   truncate -s 64M /tmp/$name.img

@@ -87,22 +87,29 @@ impl Node {
         command.output().with_context(|| format!("running {command:?}"))
     }
 
-    /// Wrapper, keeper and server. A keeper starts its server in a process group of its own.
-    fn processes(&self) -> Result<Vec<Pid>> {
-        let mut found = vec![Pid::from_child(&self.child)];
-        while let Some(last) = found.last() {
-            let last = last.as_raw_nonzero();
-            let children = format!("/proc/{last}/task/{last}/children");
-            let children = std::fs::read_to_string(children).unwrap_or_default();
-            let Some(child) = children.split_whitespace().next() else { break };
-            found.push(Pid::from_raw(child.parse()?).context("no process")?);
+    /// Sends a signal to all processes of the host. A keeper's server has a process group of its
+    /// own.
+    fn signal_all(&self, signal: Signal) -> Result<()> {
+        for process in self.stop_all()? {
+            // It may have ended.
+            let _ = kill_process(process, signal);
         }
-        Ok(found)
+        Ok(())
     }
 
-    /// The outer ones first: a keeper must not notice the end of its server.
-    fn signal_all(&self, signal: Signal) -> Result<()> {
-        Ok(self.processes()?.into_iter().try_for_each(|process| kill_process(process, signal))?)
+    /// Stops all processes, parents first, so that they start none meanwhile.
+    fn stop_all(&self) -> Result<Vec<Pid>> {
+        let mut processes = vec![Pid::from_child(&self.child)];
+        kill_process(processes[0], Signal::STOP)?;
+        let mut next = 0;
+        while let Some(&process) = processes.get(next) {
+            for child in children(process) {
+                let _ = kill_process(child, Signal::STOP);
+                processes.push(child);
+            }
+            next += 1;
+        }
+        Ok(processes)
     }
 
     /// Stops all processes of the host, as if it was suspended.
@@ -168,8 +175,12 @@ impl Node {
     }
 
     fn signal_server(&self, signal: Signal) -> Result<()> {
-        let processes = self.processes()?;
-        Ok(kill_process(*processes.last().context("no process")?, signal)?)
+        let mut server = Pid::from_child(&self.child);
+        // The innermost process: wrapper, keeper, server.
+        while let Some(&child) = children(server).first() {
+            server = child;
+        }
+        Ok(kill_process(server, signal)?)
     }
 
     /// Kills everything, as a power failure of the host, and starts it again.
@@ -194,9 +205,65 @@ impl Node {
     }
 }
 
+/// The processes that the first thread of a process has started.
+fn children(process: Pid) -> Vec<Pid> {
+    let process = process.as_raw_nonzero();
+    let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+    let text = text.unwrap_or_default();
+    text.split_whitespace().filter_map(|it| it.parse().ok().and_then(Pid::from_raw)).collect()
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         // The test is over: failures are ignored.
         let _ = self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A keeper's server has a process group of its own, and once ran on while its host slept.
+    #[test]
+    fn a_host_sleeps_with_the_processes_of_other_groups() {
+        let script = "set -m; sleep 1000 & wait";
+        let child = Command::new("bash").args(["-c", script]).process_group(0).spawn().unwrap();
+        let setup = NodeSetup {
+            programs: PathBuf::new(),
+            dir: PathBuf::new(),
+            volume: String::new(),
+            nbd: None,
+            has_keeper: true,
+            wrapper: Vec::new(),
+            network: None,
+        };
+        let mut node = Node { setup, child };
+        let shell = Pid::from_child(&node.child);
+        let sleeper = loop {
+            match children(shell).first() {
+                Some(&sleeper) if state(sleeper) == Some('S') => break sleeper,
+                _ => std::thread::yield_now(),
+            }
+        };
+        node.freeze().unwrap();
+        while state(sleeper) != Some('T') || state(shell) != Some('T') {
+            std::thread::yield_now();
+        }
+        node.thaw().unwrap();
+        while state(sleeper) == Some('T') {
+            std::thread::yield_now();
+        }
+        node.kill().unwrap();
+        // Whichever process has inherited it waits for it.
+        while state(sleeper).is_some_and(|state| state != 'Z') {
+            std::thread::yield_now();
+        }
+    }
+
+    fn state(process: Pid) -> Option<char> {
+        let process = process.as_raw_nonzero();
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
     }
 }

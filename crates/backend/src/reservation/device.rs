@@ -8,9 +8,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 const TYPE: u32 = 3;
 /// `PR_FL_IGNORE_KEY`: replaces the registration of this host, whatever its key.
 const IGNORE_KEY: u32 = 1;
-/// Positive results that mean a conflict: of SCSI (`RESERVATION CONFLICT`, also as `pr_status`),
-/// and of NVMe (`Reservation Conflict`) on kernels that pass it on.
-const CONFLICTS: [i32; 2] = [0x18, 0x83];
+/// The result that means a conflict: `RESERVATION CONFLICT` of SCSI, also as `pr_status`.
+const CONFLICT: i32 = 0x18;
 
 /// The requests: `_IOW('p', NUMBER, STRUCTURE)`.
 const REGISTER: libc::Ioctl = request(200, size_of::<PrRegistration>());
@@ -37,7 +36,7 @@ struct PrReservation {
 }
 
 /// `struct pr_preempt`. The kernel's documentation calls the first key that of the old reservation
-/// and the second one that of the new; its drivers for SCSI and NVMe send them as below.
+/// and the second one that of the new; its driver for SCSI sends them as below.
 #[repr(C)]
 struct PrPreemption {
     /// The key of this host.
@@ -90,9 +89,17 @@ pub(crate) trait ReservationCall {
 
     /// The key of the host that has reserved the disk, if one has.
     fn holder(&self) -> ReservationResult<Option<ReservationKey>>;
+
+    /// Whether this host is registered with `key`.
+    fn is_registered(&self, key: ReservationKey) -> ReservationResult<bool> {
+        match self.register(Some(key), Some(key)) {
+            Err(ReservationFault::Conflict) => Ok(false),
+            asked => asked.map(|()| true),
+        }
+    }
 }
 
-/// A block device.
+/// A block device with the kernel's requests: SCSI.
 pub(crate) struct BlockReservations {
     file: OwnedFd,
 }
@@ -108,7 +115,7 @@ impl BlockReservations {
         let result = unsafe { libc::ioctl(self.file.as_raw_fd(), request, &raw mut *argument) };
         match result {
             0 => Ok(()),
-            status if CONFLICTS.contains(&status) => Err(ReservationFault::Conflict),
+            CONFLICT => Err(ReservationFault::Conflict),
             status if status > 0 => {
                 let text = format!("the disk answers with the status {status:#x}");
                 Err(ReservationFault::System(io::Error::other(text)))

@@ -16,12 +16,14 @@
 //! Sources: SPC-4, 5.13 (persistent reservations); NVM Express 1.4, 8.8; `linux/pr.h`.
 
 mod device;
+mod nvme;
 #[cfg(test)]
 mod tests;
 
 use crate::Tenure;
-use device::{BlockReservations, ReservationCall, ReservationFault};
+use device::{BlockReservations, ReservationCall, ReservationFault, ReservationResult};
 use forebay_types::{Fault, Remedy};
+use nvme::{NvmeDevice, NvmeReservations};
 use rustix::rand::GetRandomFlags;
 use std::fmt;
 use std::io;
@@ -93,8 +95,8 @@ impl Fault for ReservationError {
                 "take it over with `forebay takeover VOLUME`, if it is to be served here".into()
             }
             Self::Reserved { holder: None, .. } => {
-                "remove the reservation with the management of the disk, which does not say its key"
-                    .into()
+                Remedy::from("give the server CAP_SYS_RAWIO, if the disk says its key only then")
+                    .or("remove the reservation with the management of the disk")
             }
             Self::Failed { .. } => "check the disk, and the kernel's log".into(),
         }
@@ -102,8 +104,8 @@ impl Fault for ReservationError {
 }
 
 /// A reservation that this host holds.
-pub(crate) struct Reservation<D: ReservationCall = BlockReservations> {
-    device: D,
+pub(crate) struct Reservation {
+    device: Box<dyn ReservationCall + Send>,
     key: ReservationKey,
     /// By the keys of this host and of the one before it. `None` if the disk does not say who has
     /// reserved it.
@@ -124,28 +126,32 @@ impl Reservation {
     ) -> Result<Self, ReservationError> {
         let key = ReservationKey::random()
             .map_err(|error| failed(path, "choose a key for", ReservationFault::System(error)))?;
-        Self::acquire_on(BlockReservations::new(file), path, key, takes_over)
+        let device = open(file).map_err(|fault| failed(path, "reserve", fault))?;
+        Self::acquire_on(device, path, key, takes_over)
     }
-}
 
-impl<D: ReservationCall> Reservation<D> {
     fn acquire_on(
-        device: D,
+        device: Box<dyn ReservationCall + Send>,
         path: &str,
         key: ReservationKey,
         takes_over: bool,
     ) -> Result<Self, ReservationError> {
         let found = device.holder().ok().flatten();
-        if let Some(own) = found.filter(|&found| device.register(Some(found), Some(found)).is_ok())
-        {
-            // What this host has left there.
-            device.reserve(own).map_err(|fault| failed(path, "reserve", fault))?;
-            return Ok(Self {
-                device,
-                tenure: Some(Tenure { own: own.0, former: Vec::new() }),
-                key: own,
-                is_lost: false,
-            });
+        if let Some(own) = found {
+            match device.register(Some(own), Some(own)) {
+                // What this host has left there.
+                Ok(()) => return Self::resume(device, path, own),
+                Err(ReservationFault::Conflict) if takes_over => {}
+                Err(ReservationFault::Conflict) => {
+                    // Without a registration, if only for a moment: a late write could be taken.
+                    let _ = device.register(None, None);
+                    return Err(ReservationError::Reserved {
+                        path: path.to_owned(),
+                        holder: found,
+                    });
+                }
+                Err(fault) => return Err(failed(path, "register with", fault)),
+            }
         }
         let register = device.register(None, Some(key));
         register.map_err(|fault| failed(path, "register with", fault))?;
@@ -177,6 +183,17 @@ impl<D: ReservationCall> Reservation<D> {
         Ok(Self { device, key, tenure, is_lost: false })
     }
 
+    /// Goes on with this host's reservation under the key `own`.
+    fn resume(
+        device: Box<dyn ReservationCall + Send>,
+        path: &str,
+        own: ReservationKey,
+    ) -> Result<Self, ReservationError> {
+        device.reserve(own).map_err(|fault| failed(path, "reserve", fault))?;
+        let tenure = Some(Tenure { own: own.0, former: Vec::new() });
+        Ok(Self { device, tenure, key: own, is_lost: false })
+    }
+
     /// See [`crate::Backend::tenure`].
     pub(crate) fn tenure(&self) -> Option<Tenure> {
         self.tenure.clone()
@@ -185,10 +202,17 @@ impl<D: ReservationCall> Reservation<D> {
     /// Whether another host has taken the disk over. Asks the disk, which may block; a disk that
     /// does not answer has not been taken over as far as this process knows.
     pub(crate) fn is_lost(&mut self) -> bool {
-        let asked = self.device.register(Some(self.key), Some(self.key));
-        self.is_lost |= matches!(asked, Err(ReservationFault::Conflict));
+        self.is_lost |= matches!(self.device.is_registered(self.key), Ok(false));
         self.is_lost
     }
+}
+
+/// The reservations of the block device that is open as `file`.
+fn open(file: OwnedFd) -> ReservationResult<Box<dyn ReservationCall + Send>> {
+    Ok(match NvmeDevice::open(file)? {
+        Ok(namespace) => Box::new(NvmeReservations(namespace)),
+        Err(file) => Box::new(BlockReservations::new(file)),
+    })
 }
 
 fn failed(path: &str, what: &'static str, fault: ReservationFault) -> ReservationError {
