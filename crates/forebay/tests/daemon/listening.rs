@@ -59,6 +59,13 @@ fn a_unix_socket_has_the_mode_and_group_that_are_set() {
     assert!(!path.exists());
 }
 
+/// Whether a server is at the other end. What another test starts has the listeners of this process
+/// for a moment, before it is another program, and a port may be connected to itself.
+fn greets(mut stream: impl Read) -> bool {
+    let mut greeting = [0; 8];
+    stream.read_exact(&mut greeting).is_ok() && greeting == *b"NBDMAGIC"
+}
+
 /// Starts a daemon while a path and a port are in use, releases them after `held`, and waits until
 /// they are served.
 fn start_while_in_use(directory: &Path, held: Duration) {
@@ -72,8 +79,18 @@ fn start_while_in_use(directory: &Path, held: Duration) {
     let daemon = Daemon::start_with(directory, "epoll", "64MiB", &volumes, &arguments);
     std::thread::sleep(held);
     drop((unix, tcp));
-    wait_until("the port is served", PATIENCE, || TcpStream::connect(address).is_ok());
-    assert!(is_served(&path), "the path is bound before the port");
+    wait_until("the port is served", PATIENCE, || {
+        TcpStream::connect(address).is_ok_and(|stream| {
+            stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+            greets(stream)
+        })
+    });
+    wait_until("the path is served", PATIENCE, || {
+        UnixStream::connect(&path).is_ok_and(|stream| {
+            stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+            greets(stream)
+        })
+    });
     assert_eq!(Client::new(&path, "disk").read(0, 512), Ok(vec![0; 512]));
     daemon.stop();
 }
