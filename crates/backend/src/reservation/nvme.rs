@@ -2,7 +2,7 @@
 //!
 //! The kernel's requests for reservations do not suffice on NVMe. They cannot end a registration:
 //! they set its key to 0, and the host could still write. They cannot register a host anew whose
-//! former registration is left. And few kernels have one that says who has reserved a namespace.
+//! former registration is left. And few kernels can be asked who holds the reservation.
 //!
 //! The commands take `CAP_SYS_ADMIN`, or, since Linux 6.2, a device that is open for writing, if
 //! its controller has a log of commands and their effects that lists them.

@@ -88,16 +88,21 @@ impl JournalPeek {
     /// Reads the newest superblock of the devices. Waits for them.
     ///
     /// # Errors
-    /// None has a journal, or can be read.
+    /// None has a journal, or can be read, or the owner may write to one that was not read: the
+    /// other one would stand still although it lives.
     pub(in crate::serve) fn head(&self) -> Result<JournalHead, String> {
         let found: Vec<_> = self.devices.iter().map(superblock_of).collect();
         let newest = found.iter().flatten().flatten().max_by_key(|found| found.sequence);
-        let Some(Superblock { journal, sequence, is_clean, beat_ms, .. }) = newest else {
+        let Some(Superblock { journal, sequence, is_clean, beat_ms, members, .. }) = newest else {
             return match found.into_iter().find_map(Result::err) {
                 Some(error) => Err(format!("its journal cannot be read: {error}")),
                 None => Ok(JournalHead::Blank),
             };
         };
+        let read: Vec<u64> = found.iter().flatten().flatten().map(|it| it.members.own).collect();
+        if !members.numbers().iter().all(|number| read.contains(number)) {
+            return Err("one of the two devices of its journal cannot be read".to_owned());
+        }
         let (&journal, &sequence, &beat_ms) = (journal, sequence, beat_ms);
         Ok(match is_clean {
             true => JournalHead::Closed { journal, sequence },
@@ -199,6 +204,44 @@ pub(in crate::serve) fn memory_words(memory: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_backend::MemoryBackend;
+    use forebay_format::journal::{GenerationStart, Geometry, LogKind, Members};
+
+    #[test]
+    fn one_device_of_a_mirrored_journal_says_nothing_while_the_other_may_be_written() {
+        let device = |sequence, own, current| {
+            let size_bytes = 1 << 30;
+            let superblock = Superblock {
+                journal: JournalId([7; 16]),
+                kind: LogKind::Journal,
+                sequence,
+                size_bytes,
+                geometry: Geometry::for_size(size_bytes).unwrap(),
+                is_clean: false,
+                first_segment: 0,
+                starts: vec![GenerationStart { generation: 1, batch: 0, segment: 0 }],
+                next_volume: 0,
+                volumes: Vec::new(),
+                members: Members { own, current },
+                beat_ms: 250,
+            };
+            let device: Arc<dyn Backend> = Arc::new(MemoryBackend::new(16 << 20).unwrap());
+            let position = superblock.position();
+            Blocking::new(&*device).write(position, &superblock.encode(), false).unwrap();
+            device
+        };
+        let (first, second) = (device(8, 1, [1, 2]), device(9, 2, [1, 2]));
+        let head = |devices: &[&Arc<dyn Backend>]| {
+            JournalPeek { devices: devices.iter().map(|&it| Arc::clone(it)).collect() }.head()
+        };
+        let seen = head(&[&first, &second]).unwrap();
+        assert!(matches!(seen, JournalHead::Open { sequence: 9, beat_ms: 250, .. }), "{seen:?}");
+        assert!(head(&[&first]).unwrap_err().contains("cannot be read"));
+        assert!(head(&[&second]).is_err());
+        // Its owner continues without the other one.
+        let alone = device(12, 2, [2, 0]);
+        assert!(head(&[&alone]).is_ok() && head(&[&first, &alone]).is_ok());
+    }
 
     #[test]
     fn directories_that_a_reboot_clears_are_recognised() {

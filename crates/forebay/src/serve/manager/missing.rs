@@ -228,11 +228,12 @@ impl MissingVolumes {
     }
 
     /// Another host has had the volumes of a journal: those that the operator has put on standby
-    /// here are watched again.
+    /// here are watched again, and an earlier failure to take them over says nothing any more.
     pub(super) fn end_rest(&self, journal: &Name) {
         for missing in self.list().iter_mut() {
             if missing.watches().is_some_and(|(_, name)| name == *journal) {
                 missing.attempt = DiskAttempt::Standby { rests: false };
+                missing.reason = None;
             }
         }
     }

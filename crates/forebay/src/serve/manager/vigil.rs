@@ -24,7 +24,6 @@ const LOOK_MAX: Duration = Duration::from_secs(1);
 const BEATS_MISSED_MIN: u32 = 4;
 /// How often a failed takeover doubles the time before the next one.
 const DOUBLINGS_MAX: u32 = 5;
-
 /// A look that takes longer than this says that the journal does not answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
