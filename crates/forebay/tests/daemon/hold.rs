@@ -5,7 +5,8 @@ use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::crash::content;
 use crate::etcd::Etcd;
-use crate::process::{Daemon, MIB, UNPROTECTED, make_file};
+use crate::hosts::Exports;
+use crate::process::{Daemon, UNPROTECTED};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::fs::File;
 use std::os::unix::net::UnixDatagram;
@@ -13,43 +14,27 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 const THROUGH: &str = "mode=write-through";
 
-struct Site {
-    store: Daemon,
-    shared: tempfile::TempDir,
-    here: tempfile::TempDir,
-    there: tempfile::TempDir,
+fn disk() -> Exports {
+    Exports::new(&[("disk", 16)])
 }
 
-impl Site {
-    fn new() -> Self {
-        let [shared, here, there] = [(); 3].map(|()| tempfile::tempdir().unwrap());
-        let disk = shared.path().join("disk.img");
-        make_file(&disk, 16 * MIB);
-        let volume = format!("disk={},{THROUGH}", disk.display());
-        let store = Daemon::start(shared.path(), "auto", "64MiB", &[volume]);
-        Self { store, shared, here, there }
-    }
+/// The volume, on standby.
+fn volume(hosts: &Exports, settings: &str) -> String {
+    format!("disk={},standby=yes,{settings}", hosts.owned_export("disk"))
+}
 
-    /// The volume, on standby.
-    fn volume(&self, settings: &str) -> String {
-        let record = self.shared.path().join("owners");
-        let (record, socket) = (record.display(), self.store.socket.display());
-        let disk = format!("owned(record={record}):nbd+unix:///disk?socket={socket}");
-        format!("disk={disk},standby=yes,{settings}")
-    }
+fn start(hosts: &Exports, host: &TempDir, settings: &str) -> Daemon {
+    Daemon::start(host.path(), "auto", "64MiB", &[volume(hosts, settings)])
+}
 
-    fn start(&self, host: &tempfile::TempDir, settings: &str) -> Daemon {
-        Daemon::start(host.path(), "auto", "64MiB", &[self.volume(settings)])
-    }
-
-    /// A block of the disk.
-    fn block(&self, number: u64) -> Vec<u8> {
-        let mut client = self.store.client("disk");
-        client.read(number * 4096, 4096).unwrap()
-    }
+/// A block of the disk.
+fn block(hosts: &Exports, number: u64) -> Vec<u8> {
+    let mut client = hosts.server.client("disk");
+    client.read(number * 4096, 4096).unwrap()
 }
 
 /// A command that is to serve the volume, with its output in a file.
@@ -126,8 +111,8 @@ impl Drop for Holder {
 
 #[test]
 fn a_volume_is_held_until_a_signal_and_then_another_host_can_hold_it() {
-    let site = Site::new();
-    let [here, there] = [&site.here, &site.there].map(|host| site.start(host, UNPROTECTED));
+    let hosts = disk();
+    let [here, there] = [&hosts.here, &hosts.there].map(|host| start(&hosts, host, UNPROTECTED));
     for (version, signal) in [(1, Signal::TERM), (2, Signal::INT)] {
         let mut holder = Holder::holding(&here);
         here.client("disk").write(4096, &content(1, version)).unwrap();
@@ -136,7 +121,7 @@ fn a_volume_is_held_until_a_signal_and_then_another_host_can_hold_it() {
         assert_eq!(code, Some(0), "{said}");
         assert!(said.contains("volume 'disk' is on standby"), "{said}");
         assert_eq!(here.status()["missing"][0]["standby"], true);
-        assert!(site.block(1) == content(1, version), "the disk was to be written first");
+        assert!(block(&hosts, 1) == content(1, version), "the disk was to be written first");
         let mut holder = Holder::holding(&there);
         assert!(there.client("disk").read(4096, 4096).unwrap() == content(1, version));
         holder.signal(signal);
@@ -148,8 +133,8 @@ fn a_volume_is_held_until_a_signal_and_then_another_host_can_hold_it() {
 
 #[test]
 fn a_host_that_is_shut_out_holds_no_longer() {
-    let site = Site::new();
-    let [here, there] = [&site.here, &site.there].map(|host| site.start(host, THROUGH));
+    let hosts = disk();
+    let [here, there] = [&hosts.here, &hosts.there].map(|host| start(&hosts, host, THROUGH));
     let mut first = Holder::holding(&here);
     here.client("disk").write(4096, &content(1, 1)).unwrap();
     first.assert_runs();
@@ -168,23 +153,23 @@ fn a_host_that_is_shut_out_holds_no_longer() {
 
 #[test]
 fn a_volume_that_is_put_on_standby_or_removed_is_held_no_longer() {
-    let site = Site::new();
-    let here = site.start(&site.here, THROUGH);
+    let hosts = disk();
+    let here = start(&hosts, &hosts.here, THROUGH);
     let holder = Holder::holding(&here);
     assert_eq!(here.run(&["standby", "disk"]).0, Some(0));
     holder.assert_fails("volume 'disk' is not served here any more: it is on standby");
     let holder = Holder::holding(&here);
     assert_eq!(here.run(&["volume", "remove", "disk"]).0, Some(0));
     holder.assert_fails("volume 'disk' is not served here any more: the server has no such volume");
-    Holder::start(site.here.path()).assert_fails("no volume 'disk'");
+    Holder::start(hosts.here.path()).assert_fails("no volume 'disk'");
     here.stop();
-    Holder::start(site.here.path()).assert_fails("no forebay answers");
+    Holder::start(hosts.here.path()).assert_fails("no forebay answers");
 }
 
 #[test]
 fn a_server_that_dies_is_waited_for_only_a_while() {
-    let site = Site::new();
-    let kept = Daemon::start_kept(site.here.path(), "auto", "64MiB", &[site.volume(THROUGH)]);
+    let hosts = disk();
+    let kept = Daemon::start_kept(hosts.here.path(), "auto", "64MiB", &[volume(&hosts, THROUGH)]);
     let mut holder = Holder::holding(&kept);
     // A keeper starts another one, and an upgrade does too.
     let server = kept.server();
@@ -206,14 +191,14 @@ fn a_server_that_dies_is_waited_for_only_a_while() {
 
 #[test]
 fn a_server_that_hangs_is_waited_for_only_a_while() {
-    let site = Site::new();
-    let here = site.start(&site.here, THROUGH);
+    let hosts = disk();
+    let here = start(&hosts, &hosts.here, THROUGH);
     let holder = Holder::holding(&here);
     let ending = Holder::holding(&here);
     here.freeze();
     ending.signal(Signal::TERM);
     // It hangs while it holds, is to give up, or is to take over.
-    let starting = Holder::start(site.here.path());
+    let starting = Holder::start(hosts.here.path());
     holder.assert_fails("has not answered for");
     ending.assert_fails("has not answered for");
     starting.assert_fails("has not answered for");
@@ -225,13 +210,13 @@ fn a_server_that_hangs_is_waited_for_only_a_while() {
 
 #[test]
 fn a_service_manager_is_notified_once_the_volume_is_served() {
-    let site = Site::new();
-    let here = site.start(&site.here, THROUGH);
-    let path = site.here.path().join("notify");
+    let hosts = disk();
+    let here = start(&hosts, &hosts.here, THROUGH);
+    let path = hosts.here.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     command.args(["takeover", "disk", "--hold"]).env("NOTIFY_SOCKET", &path);
-    let holder = Holder::spawn(command, site.here.path());
+    let holder = Holder::spawn(command, hosts.here.path());
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut text = [0; 64];
     let len = manager.recv(&mut text).unwrap();
@@ -252,8 +237,8 @@ fn lock(etcd: &Etcd, daemon: &Daemon, ttl: &str) -> Holder {
 #[test]
 fn with_etcd_the_next_host_serves_the_volume_of_a_dead_one() {
     let Some(etcd) = Etcd::start() else { return };
-    let site = Site::new();
-    let [here, there] = [&site.here, &site.there].map(|host| site.start(host, THROUGH));
+    let hosts = disk();
+    let [here, there] = [&hosts.here, &hosts.there].map(|host| start(&hosts, host, THROUGH));
     let mut first = lock(&etcd, &here, "4");
     first.wait_until_served();
     let mut second = lock(&etcd, &there, "4");
@@ -271,7 +256,7 @@ fn with_etcd_the_next_host_serves_the_volume_of_a_dead_one() {
     client.write(4096, &content(1, 2)).unwrap();
     drop(client);
     // After an orderly end, the lock is free at once. etcdctl ignores the signal.
-    let here = site.start(&site.here, THROUGH);
+    let here = start(&hosts, &hosts.here, THROUGH);
     let mut first = lock(&etcd, &here, "4");
     kill_process_group(Pid::from_child(&second.child), Signal::TERM).unwrap();
     assert_eq!(second.end().0, Some(0), "{}", second.said());

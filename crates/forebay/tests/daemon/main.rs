@@ -27,6 +27,7 @@ mod geometry;
 mod grow;
 mod handover;
 mod hold;
+mod hosts;
 mod json;
 mod kept;
 mod libnbd;

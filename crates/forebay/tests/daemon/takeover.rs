@@ -4,43 +4,24 @@
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
 use crate::crash::content;
+use crate::hosts::Hosts;
 use crate::kept::reconnect;
 use crate::process::{Daemon, MIB, UNPROTECTED, make_file, on_one_line, run_forebay};
-use std::path::PathBuf;
 
 const LINE_BYTES: usize = 4096;
 
-/// A disk and a journal that remember their owners, and two hosts that reach them.
-struct Site {
-    shared: tempfile::TempDir,
-    here: tempfile::TempDir,
-    there: tempfile::TempDir,
+/// Two hosts that reach a disk and a journal, which remember their owners.
+fn disk_and_journal() -> Hosts {
+    Hosts::new(&[("disk", 16), ("journal", 40)])
 }
 
-impl Site {
-    fn new() -> Self {
-        let [shared, here, there] = [(); 3].map(|()| tempfile::tempdir().unwrap());
-        make_file(shared.path().join("disk.img"), 16 * MIB);
-        make_file(shared.path().join("journal.img"), 40 * MIB);
-        Self { shared, here, there }
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.shared.path().join(name)
-    }
-
-    /// The name of a store that remembers its owners.
-    fn owned(&self, name: &str) -> String {
-        let (record, image) = (self.at(&format!("{name}.owners")), self.at(&format!("{name}.img")));
-        format!("owned(record={}):{}", record.display(), image.display())
-    }
-
+impl Hosts {
     fn volume(&self, settings: &str) -> String {
-        format!("disk={},{settings}", self.owned("disk"))
+        format!("disk={},{settings}", self.owned_image("disk"))
     }
 
     fn journaled(&self) -> String {
-        let journal = self.owned("journal");
+        let journal = self.owned_image("journal");
         self.volume(&format!("mode=write-back,protection=journal,journal={journal}"))
     }
 
@@ -86,30 +67,30 @@ fn read(client: &mut Client, line: u64) -> Vec<u8> {
 
 #[test]
 fn the_pool_of_a_former_owner_is_dropped_when_the_journal_was_with_the_disk() {
-    let site = Site::new();
-    let here = site.start_here(site.journaled());
-    site.serve_there(&here, site.journaled(), 2);
+    let hosts = disk_and_journal();
+    let here = hosts.start_here(hosts.journaled());
+    hosts.serve_there(&here, hosts.journaled(), 2);
     let mut client = reconnect(&here);
     assert_eq!((read(&mut client, 1), read(&mut client, 2)), (content(1, 2), content(2, 3)));
     assert!(here.log().contains("another server has owned the disk"), "{}", here.log());
     drop(client);
     here.stop();
-    let disk = std::fs::read(site.at("disk.img")).unwrap();
+    let disk = std::fs::read(hosts.image("disk")).unwrap();
     let line = |line: usize| &disk[line * LINE_BYTES..][..LINE_BYTES];
     assert_eq!((line(1), line(2)), (&*content(1, 2), &*content(2, 3)));
 }
 
 #[test]
 fn dirty_data_in_the_pool_of_a_former_owner_is_not_written_over_newer_data() {
-    let site = Site::new();
-    let volume = format!("{},nofail=yes", site.volume(UNPROTECTED));
-    let here = site.start_here(volume);
-    site.serve_there(&here, site.volume(UNPROTECTED), 1);
+    let hosts = disk_and_journal();
+    let volume = format!("{},nofail=yes", hosts.volume(UNPROTECTED));
+    let here = hosts.start_here(volume);
+    hosts.serve_there(&here, hosts.volume(UNPROTECTED), 1);
     let said = "another server has owned it since";
     wait_until("the next server says why it does not serve the volume", PATIENCE, || {
         on_one_line(&here.run(&["status"]).1).contains(said)
     });
-    let disk = std::fs::read(site.at("disk.img")).unwrap();
+    let disk = std::fs::read(hosts.image("disk")).unwrap();
     assert_eq!(&disk[LINE_BYTES..][..LINE_BYTES], content(1, 1));
     assert_eq!(&disk[2 * LINE_BYTES..][..LINE_BYTES], content(2, 3));
     // It holds data that no disk has, and would not stop.
@@ -120,38 +101,38 @@ fn dirty_data_in_the_pool_of_a_former_owner_is_not_written_over_newer_data() {
 
 #[test]
 fn the_records_of_a_former_owners_own_journal_are_not_written_over_newer_data() {
-    let site = Site::new();
-    let journal = site.here.path().join("journal.img");
+    let hosts = disk_and_journal();
+    let journal = hosts.here.path().join("journal.img");
     make_file(&journal, 40 * MIB);
     let settings =
         format!("mode=write-back,protection=journal,journal={},nofail=yes", journal.display());
-    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[site.volume(&settings)]);
+    let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[hosts.volume(&settings)]);
     let mut client = here.client("disk");
     write(&mut client, 1, 2);
     drop(client);
     here.kill();
     // The other server changes so little that no sample of the disk would show it.
     let there =
-        Daemon::start(site.there.path(), "auto", "64MiB", &[site.volume("mode=write-through")]);
+        Daemon::start(hosts.there.path(), "auto", "64MiB", &[hosts.volume("mode=write-through")]);
     write(&mut there.client("disk"), 1, 3);
     there.stop();
-    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[site.volume(&settings)]);
+    let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[hosts.volume(&settings)]);
     let text = on_one_line(&here.run(&["status"]).1);
     assert!(text.contains("another server has owned it since"), "{text}");
     here.stop();
-    let (state, journal) = (site.here.path().join("state"), journal.display().to_string());
-    let (state, disk) = (state.display().to_string(), site.owned("disk"));
+    let (state, journal) = (hosts.here.path().join("state"), journal.display().to_string());
+    let (state, disk) = (state.display().to_string(), hosts.owned_image("disk"));
     let apply = ["rescue", "apply", "--state", &state, &journal, "--volume", "disk", "--to", &disk];
-    let (code, text) = run_forebay(site.here.path(), &apply);
+    let (code, text) = run_forebay(hosts.here.path(), &apply);
     assert!(code == Some(1) && text.contains("another server has owned it since"), "{text}");
-    let disk = std::fs::read(site.at("disk.img")).unwrap();
+    let disk = std::fs::read(hosts.image("disk")).unwrap();
     assert_eq!(&disk[LINE_BYTES..][..LINE_BYTES], content(1, 3));
 }
 
 #[test]
 fn a_server_that_nobody_followed_goes_on_with_its_pool_and_its_journal() {
-    let site = Site::new();
-    let here = site.start_here(site.volume(UNPROTECTED));
+    let hosts = disk_and_journal();
+    let here = hosts.start_here(hosts.volume(UNPROTECTED));
     for _ in 0..2 {
         here.kill_server();
         assert_eq!(read(&mut reconnect(&here), 1), content(1, 2));
@@ -159,20 +140,20 @@ fn a_server_that_nobody_followed_goes_on_with_its_pool_and_its_journal() {
         std::thread::sleep(std::time::Duration::from_millis(600));
     }
     here.stop();
-    let site = Site::new();
-    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[site.journaled()]);
+    let hosts = disk_and_journal();
+    let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[hosts.journaled()]);
     write(&mut here.client("disk"), 1, 2);
     here.kill();
-    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[site.journaled()]);
+    let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[hosts.journaled()]);
     assert_eq!(read(&mut here.client("disk"), 1), content(1, 2));
     here.stop();
 }
 
 #[test]
 fn a_volume_on_standby_is_served_from_a_takeover_on_and_until_it_stands_by_again() {
-    let site = Site::new();
-    let volume = format!("{},standby=yes", site.journaled());
-    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[volume]);
+    let hosts = disk_and_journal();
+    let volume = format!("{},standby=yes", hosts.journaled());
+    let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[volume]);
     let status = here.status();
     assert_eq!(status["missing"][0]["standby"], true, "{status}");
     assert!(!here.run(&["status"]).1.contains("not served"), "it is no problem");
@@ -188,11 +169,11 @@ fn a_volume_on_standby_is_served_from_a_takeover_on_and_until_it_stands_by_again
         let (code, text) = here.run(&["standby", "disk"]);
         assert_eq!(code, Some(0), "{text}");
     }
-    let disk = std::fs::read(site.at("disk.img")).unwrap();
+    let disk = std::fs::read(hosts.image("disk")).unwrap();
     assert_eq!(&disk[LINE_BYTES..][..LINE_BYTES], content(1, 2));
     assert_eq!(here.status()["missing"][0]["standby"], true);
     // Another server may have it now.
-    let there = Daemon::start(site.there.path(), "auto", "64MiB", &[site.journaled()]);
+    let there = Daemon::start(hosts.there.path(), "auto", "64MiB", &[hosts.journaled()]);
     assert_eq!(read(&mut there.client("disk"), 1), content(1, 2));
     there.stop();
     for (command, part) in [("takeover", "no volume 'other'"), ("standby", "no volume 'other'")] {
@@ -204,15 +185,15 @@ fn a_volume_on_standby_is_served_from_a_takeover_on_and_until_it_stands_by_again
 
 #[test]
 fn a_volume_on_standby_that_was_taken_over_stays_served_by_the_next_server_on_the_pool() {
-    let site = Site::new();
-    let volume = format!("{},standby=yes", site.journaled());
-    let here = Daemon::start_kept(site.here.path(), "auto", "64MiB", &[volume]);
+    let hosts = disk_and_journal();
+    let volume = format!("{},standby=yes", hosts.journaled());
+    let here = Daemon::start_kept(hosts.here.path(), "auto", "64MiB", &[volume]);
     assert_eq!(here.run(&["takeover", "disk"]).0, Some(0));
     write(&mut here.client("disk"), 1, 2);
     here.kill_server();
     assert_eq!(read(&mut reconnect(&here), 1), content(1, 2));
     // Also if another host has had it meanwhile, and left it.
-    site.serve_there(&here, site.journaled(), 2);
+    hosts.serve_there(&here, hosts.journaled(), 2);
     assert_eq!(read(&mut reconnect(&here), 2), content(2, 3));
     here.stop();
 }
@@ -220,15 +201,15 @@ fn a_volume_on_standby_that_was_taken_over_stays_served_by_the_next_server_on_th
 #[test]
 fn a_disk_and_a_journal_that_follow_the_volume_without_a_fence_have_everything() {
     // As replicas of DRBD do, which is open on one host at a time.
-    let site = Site::new();
-    let [disk, journal] = ["disk.img", "journal.img"].map(|it| site.at(it).display().to_string());
+    let hosts = disk_and_journal();
+    let [disk, journal] = ["disk", "journal"].map(|it| hosts.image(it).display().to_string());
     let volume =
         format!("disk={disk},mode=write-back,protection=journal,journal={journal},standby=yes");
     let start = |host: &tempfile::TempDir| {
         let volumes = [volume.clone()];
         Daemon::start(host.path(), "auto", "64MiB", &volumes)
     };
-    let [here, there] = [&site.here, &site.there].map(start);
+    let [here, there] = [&hosts.here, &hosts.there].map(start);
     let takes_over = |daemon: &Daemon| {
         let (code, text) = daemon.run(&["takeover", "disk"]);
         assert_eq!(code, Some(0), "{text}");
@@ -250,7 +231,7 @@ fn a_disk_and_a_journal_that_follow_the_volume_without_a_fence_have_everything()
     write(&mut client, 1, 4);
     drop(client);
     here.kill();
-    let there = start(&site.there);
+    let there = start(&hosts.there);
     takes_over(&there);
     assert_eq!(read(&mut there.client("disk"), 1), content(1, 4));
     there.stop();
@@ -258,26 +239,26 @@ fn a_disk_and_a_journal_that_follow_the_volume_without_a_fence_have_everything()
 
 #[test]
 fn a_server_whose_disk_has_another_owner_ends_the_volume() {
-    let site = Site::new();
-    let volume = site.volume(UNPROTECTED);
-    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[volume]);
+    let hosts = disk_and_journal();
+    let volume = hosts.volume(UNPROTECTED);
+    let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[volume]);
     write(&mut here.client("disk"), 1, 2);
-    std::fs::write(site.at("disk.owners"), "77").unwrap();
+    std::fs::write(hosts.at("disk.owners"), "77").unwrap();
     wait_until("the volume has ended", PATIENCE, || {
         on_one_line(&here.run(&["status"]).1).contains("another client has taken over its disk")
     });
     here.stop();
-    let disk = std::fs::read(site.at("disk.img")).unwrap();
+    let disk = std::fs::read(hosts.image("disk")).unwrap();
     assert_eq!(&disk[LINE_BYTES..][..LINE_BYTES], [0; LINE_BYTES]);
 }
 
 #[test]
 fn a_volume_with_a_loss_limit_has_no_more_dirty_data_than_that() {
-    let site = Site::new();
+    let hosts = disk_and_journal();
     for (limit, is_bounded) in [("1MiB", true), ("off", false)] {
-        let disk = site.at("disk.img").display().to_string();
+        let disk = hosts.image("disk").display().to_string();
         let volume = format!("disk=delay(write=20ms):{disk},{UNPROTECTED},loss-limit={limit}");
-        let here = Daemon::start(site.here.path(), "auto", "64MiB", &[volume]);
+        let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[volume]);
         let mut client = here.client("disk");
         (0..2048).for_each(|line| write(&mut client, line, 1));
         let dirty_bytes = here.status()["volumes"][0]["dirty_bytes"].as_u64().unwrap();
@@ -299,14 +280,14 @@ fn agent(action: &str, volume: &str, state: &std::path::Path) -> Option<i32> {
 
 #[test]
 fn the_resource_agent_serves_a_volume_where_the_cluster_wants_it() {
-    let site = Site::new();
-    let state = site.here.path().join("state");
+    let hosts = disk_and_journal();
+    let state = hosts.here.path().join("state");
     let [ok, failed, not_configured, not_running] = [0, 1, 6, 7].map(Some);
     assert_eq!(agent("monitor", "disk", &state), not_running, "no server");
     assert_eq!(agent("stop", "disk", &state), ok, "nothing is to be stopped");
     assert_eq!(agent("start", "disk", &state), failed);
-    let volume = format!("{},standby=yes", site.journaled());
-    let here = Daemon::start(site.here.path(), "auto", "64MiB", &[volume]);
+    let volume = format!("{},standby=yes", hosts.journaled());
+    let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[volume]);
     for (action, code) in [
         ("meta-data", ok),
         ("validate-all", ok),
@@ -331,15 +312,15 @@ fn the_resource_agent_serves_a_volume_where_the_cluster_wants_it() {
 
 #[test]
 fn a_journal_that_hangs_keeps_no_other_volume_from_being_taken_over() {
-    let site = Site::new();
-    for name in ["slow.img", "slow-journal.img"] {
-        make_file(site.at(name), 40 * MIB);
+    let hosts = disk_and_journal();
+    for name in ["slow", "slow-journal"] {
+        make_file(hosts.image(name), 40 * MIB);
     }
     let settings = "standby=yes,mode=write-back,protection=journal,journal";
-    let hanging = format!("delay(read=forever):{}", site.at("slow-journal.img").display());
-    let slow = format!("slow={},{settings}={hanging}", site.at("slow.img").display());
-    let volumes = [slow, site.volume(&format!("{settings}={}", site.owned("journal")))];
-    let here = Daemon::start(site.here.path(), "auto", "96MiB", &volumes);
+    let hanging = format!("delay(read=forever):{}", hosts.image("slow-journal").display());
+    let slow = format!("slow={},{settings}={hanging}", hosts.image("slow").display());
+    let volumes = [slow, hosts.volume(&format!("{settings}={}", hosts.owned_image("journal")))];
+    let here = Daemon::start(hosts.here.path(), "auto", "96MiB", &volumes);
     std::thread::scope(|scope| {
         scope.spawn(|| here.run(&["takeover", "slow"]));
         wait_until("the other journal is being opened", PATIENCE, || {

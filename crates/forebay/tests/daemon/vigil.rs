@@ -1,56 +1,35 @@
-//! `takeover-after`: a host that has volumes on standby watches the journal of their owner. Two
-//! hosts reach disks and journal as exports of a third server.
+//! `takeover-after`: a host that has volumes on standby watches the journal of their owner. The
+//! disks and the journal are exports of a third server.
 
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
 use crate::crash::content;
+use crate::hosts::Exports;
 use crate::process::{Daemon, MIB, failed_start, make_file, on_one_line};
 use serde_json::Value;
 use std::time::Duration;
+use tempfile::TempDir;
 
 const AFTER: &str = "takeover-after=2s";
 /// Long enough for two takeovers.
 const IN_VAIN: Duration = Duration::from_secs(6);
 
-struct Site {
-    store: Daemon,
-    shared: tempfile::TempDir,
-    here: tempfile::TempDir,
-    there: tempfile::TempDir,
+/// Two hosts that reach two disks and the journal that they share.
+fn two_disks() -> Exports {
+    Exports::new(&[("one", 16), ("two", 16), ("journal", 40)])
 }
 
-impl Site {
-    fn new() -> Self {
-        let [shared, here, there] = [(); 3].map(|()| tempfile::tempdir().unwrap());
-        let volumes = [("one", 16), ("two", 16), ("journal", 40)].map(|(name, size)| {
-            let image = shared.path().join(format!("{name}.img"));
-            make_file(&image, size * MIB);
-            format!("{name}={},mode=write-through", image.display())
-        });
-        let store = Daemon::start(shared.path(), "auto", "64MiB", &volumes);
-        Self { store, shared, here, there }
-    }
-
-    fn owned(&self, name: &str) -> String {
-        let (record, socket) = (self.shared.path().join(name), self.store.socket.display());
-        format!("owned(record={}):nbd+unix:///{name}?socket={socket}", record.display())
-    }
-
-    /// Both volumes, which share a journal.
-    fn volumes(&self, settings: &str) -> [String; 2] {
-        let journal = self.owned("journal");
-        ["one", "two"].map(|name| {
-            format!(
-                "{name}={},mode=write-back,protection=journal,journal={journal},standby=yes{}",
-                self.owned(name),
-                if settings.is_empty() { String::new() } else { format!(",{settings}") }
-            )
-        })
-    }
-
-    fn start(&self, host: &tempfile::TempDir, settings: &str) -> Daemon {
-        Daemon::start(host.path(), "auto", "64MiB", &self.volumes(settings))
-    }
+/// A host with both volumes on standby.
+fn start(hosts: &Exports, host: &TempDir, settings: &str) -> Daemon {
+    let journal = hosts.owned_export("journal");
+    let volumes = ["one", "two"].map(|name| {
+        format!(
+            "{name}={},mode=write-back,protection=journal,journal={journal},standby=yes{}",
+            hosts.owned_export(name),
+            if settings.is_empty() { String::new() } else { format!(",{settings}") }
+        )
+    });
+    Daemon::start(host.path(), "auto", "64MiB", &volumes)
 }
 
 fn wait_until_served(host: &Daemon) {
@@ -76,15 +55,15 @@ fn read(host: &Daemon, volume: &str) -> Vec<u8> {
 
 #[test]
 fn all_volumes_of_a_journal_are_taken_over_when_their_owner_is_silent() {
-    let site = Site::new();
+    let hosts = two_disks();
     // Nobody has had the journal: the first host that is there begins.
-    let here = site.start(&site.here, AFTER);
+    let here = start(&hosts, &hosts.here, AFTER);
     wait_until_served(&here);
     let [mut one, mut two] = ["one", "two"].map(|name| here.client(name));
     write(&mut one, 1);
     write(&mut two, 2);
     // Not for long beside a living owner: on a busy machine, that may be silent for two seconds.
-    let there = site.start(&site.there, AFTER);
+    let there = start(&hosts, &hosts.there, AFTER);
     wait_until("the owner is watched", PATIENCE, || {
         standby(&there, "one")["owner_silent_seconds"].is_u64()
     });
@@ -107,7 +86,7 @@ fn all_volumes_of_a_journal_are_taken_over_when_their_owner_is_silent() {
     assert!(text.contains("on standby by command: `forebay takeover one`"), "{text}");
     std::thread::sleep(IN_VAIN);
     assert_eq!(there.status()["volumes"], Value::Array(Vec::new()), "the operator decides");
-    let here = site.start(&site.here, AFTER);
+    let here = start(&hosts, &hosts.here, AFTER);
     wait_until_served(&here);
     wait_until("the other host watches again", PATIENCE, || {
         standby(&there, "one")["reason"].as_str().is_some_and(|it| it.contains("or a silence"))
@@ -117,17 +96,17 @@ fn all_volumes_of_a_journal_are_taken_over_when_their_owner_is_silent() {
     wait_until_served(&there);
     assert_eq!((read(&there, "one"), read(&there, "two")), (content(1, 3), content(1, 2)));
     there.stop();
-    site.store.stop();
+    hosts.server.stop();
 }
 
 #[test]
 fn an_owner_that_promises_no_beats_is_not_taken_over() {
-    let site = Site::new();
-    let here = site.start(&site.here, "");
+    let hosts = two_disks();
+    let here = start(&hosts, &hosts.here, "");
     for volume in ["one", "two"] {
         assert_eq!(here.run(&["takeover", volume]).0, Some(0));
     }
-    let there = site.start(&site.there, AFTER);
+    let there = start(&hosts, &hosts.there, AFTER);
     let said = "its owner does not say that it lives: set takeover-after=2s there too";
     wait_until("the other host warns", PATIENCE, || {
         let text = on_one_line(&there.run(&["status"]).1);
@@ -151,31 +130,31 @@ fn an_owner_that_promises_no_beats_is_not_taken_over() {
     });
     here.stop();
     there.stop();
-    site.store.stop();
+    hosts.server.stop();
 }
 
 #[test]
 fn a_takeover_that_fails_is_repeated_and_says_why() {
-    let site = Site::new();
-    let here = site.start(&site.here, AFTER);
+    let hosts = two_disks();
+    let here = start(&hosts, &hosts.here, AFTER);
     wait_until_served(&here);
     write(&mut here.client("two"), 5);
     here.kill();
     // The journal is there, and one of the disks is not.
-    assert_eq!(site.store.run(&["volume", "remove", "two", "--force"]).0, Some(0));
-    let there = site.start(&site.there, AFTER);
+    assert_eq!(hosts.server.run(&["volume", "remove", "two", "--force"]).0, Some(0));
+    let there = start(&hosts, &hosts.there, AFTER);
     wait_until("one is served, and the other one says why not", PATIENCE, || {
         let is_served = there.status()["volumes"].as_array().is_some_and(|it| it.len() == 1);
         let why = standby(&there, "two")["reason"].to_string();
         is_served && why.contains("export")
     });
-    let image = site.shared.path().join("two.img");
+    let image = hosts.image("two");
     let volume = format!("two={},mode=write-through", image.display());
-    assert_eq!(site.store.run(&["volume", "add", &volume]).0, Some(0));
+    assert_eq!(hosts.server.run(&["volume", "add", &volume]).0, Some(0));
     wait_until_served(&there);
     assert_eq!(read(&there, "two"), content(1, 5));
     there.stop();
-    site.store.stop();
+    hosts.server.stop();
 }
 
 #[test]
