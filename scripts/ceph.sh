@@ -287,7 +287,8 @@ takeovers() {
     --wrapper "$wrapper" "${network[@]}" "${@:2}" \
     --one "rbd:rbd/disk@$conf,$write_back" --fetch "rbd -c $conf --no-progress export disk -" \
     >"$dir/takeovers.log" 2>&1 || gave_up "$(tail -n 3 "$dir/takeovers.log")"
-  tail -n 8 "$dir/takeovers.log"
+  # What it says once all are over.
+  sed -n '/acknowledged, none lost/,$p' "$dir/takeovers.log"
 }
 
 # long_fence: how long a former owner is shut out.

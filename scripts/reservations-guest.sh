@@ -207,18 +207,27 @@ compare one 0x33333333 || give_up "the data is not there after the way back"
 forebay stop --state /mnt/state/one >/tmp/stop.log 2>&1 || give_up "the server does not stop"
 forebay stop --state /mnt/state/two >/tmp/stop.log 2>&1 || true
 
-# Many takeovers, while clients write to a disk of zeroes.
-count=$(option takeovers)
-for name in below journal; do
-  truncate -s 0 /tmp/$name.img
-  truncate -s 64M /tmp/$name.img
-done
+# Many takeovers, while clients write to a disk of zeroes: by command, and by hosts that watch the
+# journal.
 settings() {
   echo "/tmp/below-$1,mode=write-back,protection=journal,journal=/tmp/journal-$1,reserve=yes"
 }
-takeovers --programs /bin --folder /mnt/state/takeovers --one "$(settings one)" \
-  --two "$(settings two)" --takeovers "$count" --blocks 128 --clients 2 \
-  --fetch "dd if=/tmp/below-two bs=64k iflag=direct" >/tmp/takeovers.log 2>&1 ||
-  give_up "an acknowledged write is lost"
-tail -n 8 /tmp/takeovers.log | while read -r line; do say "$line"; done
+# take_over COUNT [OPTION...]: so many takeovers, with options of the test's.
+take_over() {
+  for name in below journal; do
+    truncate -s 0 /tmp/$name.img
+    truncate -s 64M /tmp/$name.img
+  done
+  count=$1
+  shift
+  takeovers --programs /bin --folder /mnt/state/takeovers --one "$(settings one)" \
+    --two "$(settings two)" --takeovers "$count" --blocks 128 --clients 2 \
+    --fetch "dd if=/tmp/below-two bs=64k iflag=direct" "$@" >/tmp/takeovers.log 2>&1 ||
+    give_up "an acknowledged write is lost"
+  # What it says once all are over.
+  sed -n '/acknowledged, none lost/,$p' /tmp/takeovers.log |
+    while read -r line; do say "$line"; done
+}
+take_over "$(option takeovers)"
+take_over "$(option watched)" --watch 10
 say "all passed"

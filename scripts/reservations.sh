@@ -5,14 +5,15 @@
 #
 # Then they take it over from each other many times while clients write.
 #
-#   scripts/reservations.sh [TAKEOVERS]
+#   scripts/reservations.sh
 #
 # DISKS=nvme has namespaces of nvmet over TCP; the default, iscsi, disks of LIO. Reservations of
 # nvmet need a kernel from 6.13 on (scripts/guest.sh says how to choose one); with an older one, the
 # test says so and is skipped.
 #
-# PROGRAMS selects other programs than the release build. It takes some minutes, and a minute for
-# each ten takeovers; scripts/guest.sh has further settings.
+# TAKEOVERS (10) is the number of those by command, WATCHED (4) that of those by hosts that watch
+# the journal. PROGRAMS selects other programs than the release build. It takes some minutes, and a
+# minute for each ten takeovers; scripts/guest.sh has further settings.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -22,13 +23,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 programs=${PROGRAMS:-$(target_dir)/release}
 disks=${DISKS:-iscsi}
-takeovers=${1:-10}
+takeovers=${TAKEOVERS:-10}
+watched=${WATCHED:-4}
 case $disks in
   iscsi) modules="target_core_mod target_core_file iscsi_target_mod iscsi_tcp sd_mod" ;;
   nvme) modules="nvmet nvmet_tcp nvme_tcp" ;;
   *) fail "DISKS is iscsi or nvme" ;;
 esac
-timeout_seconds=$((1200 + 30 * takeovers))
+timeout_seconds=$((1200 + 30 * (takeovers + watched)))
 for program in forebay takeovers; do
   [[ -x $programs/$program ]] || fail "$programs/$program is not built: run cargo build --release" \
     "--workspace --bins first"
@@ -62,8 +64,8 @@ boot() {
     -device "virtio-blk-pci,drive=state")
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
   timeout "$timeout_seconds" "${command[@]}" -nographic -nic none \
-    -append "$kernel_options forebay.disks=$disks forebay.takeovers=$takeovers" </dev/null 2>&1 |
-    show_console
+    -append "$kernel_options forebay.disks=$disks forebay.takeovers=$takeovers \
+      forebay.watched=$watched" </dev/null 2>&1 | show_console
 }
 
 # has_reservations: whether the kernel's NVMe target has them.
