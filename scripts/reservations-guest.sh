@@ -12,9 +12,9 @@ finish() {
   status=$?
   [ "$status" = 0 ] || {
     say "failed with $status"
-    for log in /tmp/*.log; do
+    for log in /tmp/*.log /mnt/state/takeovers/*/log; do
       echo "== $log"
-      tail -n 15 "$log"
+      tail -n 15 "$log" || true
     done
     dmesg | tail -20
   }
@@ -214,6 +214,7 @@ settings() {
 }
 # take_over COUNT [OPTION...]: so many takeovers, with options of the test's.
 take_over() {
+  rm -rf /mnt/state/takeovers
   for name in below journal; do
     truncate -s 0 /tmp/$name.img
     truncate -s 64M /tmp/$name.img
