@@ -139,7 +139,8 @@ pub struct MissingVolume {
     /// host has listened in vain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_silent_seconds: Option<u64>,
-    /// Why this host cannot tell whether the owner lives, although it has `takeover-after`.
+    /// Why this host would not take it over by itself, although it has `takeover-after`: it cannot
+    /// tell whether the owner lives, or the last takeover has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwatched: Option<String>,
 }

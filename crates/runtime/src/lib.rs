@@ -58,7 +58,7 @@ pub use forebay_policy::{
 pub use journal::{
     Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,
     KeptStatus, MemberRecord, Missing, MissingDevice, OnFailure, VoidRecords, VolumeJournal,
-    beat_every,
+    beat_every, journal_is_shared,
 };
 pub use learn::Histories;
 pub use memory_plan::limit_for_pool;

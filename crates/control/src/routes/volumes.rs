@@ -23,7 +23,11 @@ use forebay_api::{
 };
 use forebay_config::pinned_ranges_shown;
 use forebay_types::PinnedRanges;
+use std::time::Duration;
 use utoipa::OpenApi;
+
+/// How long a takeover waits for the end of a connection that its client has closed.
+const CLIENT_PAUSE: Duration = Duration::from_millis(10);
 
 /// The requests about volumes. Unless `is_local`, those are refused that only the control socket
 /// accepts.
@@ -382,6 +386,9 @@ async fn take_over_volume(
     State(app): State<ControlState>,
     VolumeName(name): VolumeName,
 ) -> HandlerResult<Json<VolumeStatus>> {
+    // The server may have slept until the client gave up. A connection that its client has closed
+    // ends at the first wait, and this request with it.
+    tokio::time::sleep(CLIENT_PAUSE).await;
     tracing::info!(volume = %name, "request to take over a volume");
     Ok(Json(app.call_slowly(move |manager| manager.disks().take_over(&name)).await??))
 }

@@ -58,7 +58,9 @@ fn run(future: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
 }
 
 fn taken_over(volume: &VolumeStatus) -> String {
-    format!("{} is served here now: {}\n", named(&volume.name), sentences::summary(volume))
+    let summary = sentences::summary(volume);
+    let notes: String = volume.notes.iter().map(|note| format!("note: {note}\n")).collect();
+    format!("{} is served here now: {summary}\n{notes}", named(&volume.name))
 }
 
 fn on_standby(name: &str) -> String {

@@ -307,6 +307,7 @@ impl Journals {
             return Err(Problem::new(ErrorKind::Busy, message, remedy));
         };
         let known = self.open_ones().iter().find(|(other, _)| other.overlaps(&name)).cloned();
+        let known = known.filter(|(_, journal)| !self.close_if_lost(runtime, journal));
         let journal = match known {
             Some((other, journal)) if other == name => {
                 if self.is_replaced(runtime, spec, journal.status().id.as_str()) {
@@ -336,6 +337,20 @@ impl Journals {
         let accept_disk = self.accepts_disk_of(&spec.name);
         let durability = spec.config.durability;
         Ok(Some(VolumeJournal { journal, durability, identity, accept_disk }))
+    }
+
+    /// Closes a journal that no volume uses, that has failed and that other hosts can take over: they
+    /// may have had it since, so it has to be opened anew. Returns whether it was so.
+    fn close_if_lost(&self, runtime: &Runtime, journal: &Arc<Journal>) -> bool {
+        let protectors = runtime.volumes().protectors();
+        let is_lost =
+            forebay_runtime::journal_is_shared(journal) && journal.status().failed.is_some();
+        if !is_lost || protectors.is_used(journal) {
+            return false;
+        }
+        self.open_ones().retain(|(_, other)| !Arc::ptr_eq(other, journal));
+        protectors.close_journal(journal);
+        true
     }
 
     /// The number of other journals that are open or being opened.

@@ -7,6 +7,7 @@ use crate::crash::content;
 use crate::hosts::Hosts;
 use crate::kept::reconnect;
 use crate::process::{Daemon, MIB, UNPROTECTED, make_file, on_one_line, run_forebay};
+use std::time::Duration;
 
 const LINE_BYTES: usize = 4096;
 
@@ -137,7 +138,7 @@ fn a_server_that_nobody_followed_goes_on_with_its_pool_and_its_journal() {
         here.kill_server();
         assert_eq!(read(&mut reconnect(&here), 1), content(1, 2));
         // The keeper counts shorter runs as early exits and would give up.
-        std::thread::sleep(std::time::Duration::from_millis(600));
+        std::thread::sleep(Duration::from_millis(600));
     }
     here.stop();
     let hosts = disk_and_journal();
@@ -333,4 +334,93 @@ fn a_journal_that_hangs_keeps_no_other_volume_from_being_taken_over() {
         here.signal(rustix::process::Signal::KILL);
     });
     here.kill();
+}
+
+/// Regression: the journal stayed open and failed, and the third takeover panicked.
+#[test]
+fn a_takeover_that_another_host_has_won_can_be_repeated() {
+    let hosts = disk_and_journal();
+    // The disk is so slow that the other host comes while the volume is being added.
+    let slow = format!("delay(read=500ms):{}", hosts.image("disk").display());
+    let record = hosts.at("disk.owners");
+    let journal = hosts.owned_image("journal");
+    let volume = format!(
+        "disk=owned(record={}):{slow},standby=yes,mode=write-back,protection=journal,\
+         journal={journal}",
+        record.display()
+    );
+    let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[volume]);
+    for attempt in 0..4 {
+        std::thread::scope(|scope| {
+            let takeover = scope.spawn(|| here.run(&["takeover", "disk"]));
+            wait_until("the journal is open", PATIENCE, || {
+                here.status()["journals"].as_array().is_some_and(|it| !it.is_empty())
+            });
+            for name in ["disk.owners", "journal.owners"] {
+                std::fs::write(hosts.at(name), format!("{}", 1_000 * (attempt + 1))).unwrap();
+            }
+            let (code, text) = takeover.join().unwrap();
+            assert!(code == Some(1) && text.contains("another host has taken"), "{text}");
+        });
+        assert_eq!(here.status()["journals"], serde_json::json!([]), "it is another host's");
+    }
+    assert_eq!(here.run(&["takeover", "disk"]).0, Some(0));
+    write(&mut here.client("disk"), 1, 2);
+    here.stop();
+}
+
+#[test]
+fn a_host_that_is_shut_out_while_it_gives_a_volume_up_can_take_it_over_again() {
+    let hosts = disk_and_journal();
+    let volume = format!("{},standby=yes", hosts.journaled());
+    let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[volume]);
+    for owner in [1_000, 2_000, 3_000] {
+        assert_eq!(here.run(&["takeover", "disk"]).0, Some(0));
+        write(&mut here.client("disk"), 1, 2);
+        // Before the server notices it by itself.
+        std::fs::write(hosts.at("journal.owners"), owner.to_string()).unwrap();
+        let (code, text) = here.run(&["standby", "disk"]);
+        assert!(code.is_some(), "{text}");
+        let marks = std::fs::read_dir(hosts.here.path().join("state")).unwrap();
+        let marks: Vec<_> = marks.map(|it| it.unwrap().file_name()).collect();
+        let failed = |it: &&std::ffi::OsString| it.to_string_lossy().ends_with(".failed");
+        assert_eq!(marks.iter().find(failed), None, "its records count");
+    }
+    assert_eq!(here.run(&["takeover", "disk"]).0, Some(0));
+    assert_eq!(read(&mut here.client("disk"), 1), content(1, 2));
+    here.stop();
+}
+
+#[test]
+fn a_volume_that_no_other_host_can_have_is_not_put_on_standby() {
+    let hosts = disk_and_journal();
+    let disk = hosts.image("disk").display().to_string();
+    let here =
+        Daemon::start(hosts.here.path(), "auto", "64MiB", &[format!("disk={disk},{UNPROTECTED}")]);
+    let (code, text) = here.run(&["standby", "disk"]);
+    let text = on_one_line(&text);
+    assert!(code == Some(1) && text.contains("its disk is of this host alone"), "{text}");
+    write(&mut here.client("disk"), 1, 2);
+    here.stop();
+}
+
+#[test]
+fn a_takeover_whose_client_gave_up_while_the_server_slept_is_not_carried_out() {
+    let hosts = disk_and_journal();
+    let volume = format!("{},standby=yes", hosts.journaled());
+    let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[volume]);
+    here.freeze();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["takeover", "disk", "--state"]).arg(hosts.here.path().join("state"));
+    let mut command = command.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    command.kill().unwrap();
+    command.wait().unwrap();
+    here.thaw();
+    // A request of another client, which comes later, is answered.
+    assert_eq!(here.status()["missing"][0]["standby"], true);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(here.status()["missing"][0]["standby"], true, "{}", here.log());
+    assert_eq!(here.run(&["takeover", "disk"]).0, Some(0));
+    here.stop();
 }

@@ -134,6 +134,37 @@ fn an_owner_that_promises_no_beats_is_not_taken_over() {
 }
 
 #[test]
+fn volumes_that_are_put_on_standby_on_all_hosts_stay_down() {
+    let hosts = two_disks();
+    let here = start(&hosts, &hosts.here, AFTER);
+    wait_until_served(&here);
+    let there = start(&hosts, &hosts.there, AFTER);
+    let stand_by = |host: &Daemon| {
+        for volume in ["one", "two"] {
+            assert_eq!(host.run(&["standby", volume]).0, Some(0));
+        }
+    };
+    // The owner first, and last.
+    for order in [[&here, &there], [&there, &here]] {
+        for volume in ["one", "two"] {
+            assert_eq!(here.run(&["takeover", volume]).0, Some(0));
+        }
+        wait_until("the other host watches", PATIENCE, || {
+            standby(&there, "one")["reason"].as_str().is_some_and(|it| it.contains("or a silence"))
+                && standby(&there, "one")["owner_silent_seconds"].is_u64()
+        });
+        order.into_iter().for_each(stand_by);
+        std::thread::sleep(IN_VAIN);
+        for host in order {
+            assert_eq!(host.status()["volumes"], Value::Array(Vec::new()), "{}", host.log());
+        }
+    }
+    here.stop();
+    there.stop();
+    hosts.server.stop();
+}
+
+#[test]
 fn a_takeover_that_fails_is_repeated_and_says_why() {
     let hosts = two_disks();
     let here = start(&hosts, &hosts.here, AFTER);
@@ -148,6 +179,8 @@ fn a_takeover_that_fails_is_repeated_and_says_why() {
         let why = standby(&there, "two")["reason"].to_string();
         is_served && why.contains("export")
     });
+    let alerts = there.status()["alerts"].to_string();
+    assert!(alerts.contains("on standby, and not taken over by itself: the server"), "{alerts}");
     let image = hosts.image("two");
     let volume = format!("two={},mode=write-through", image.display());
     assert_eq!(hosts.server.run(&["volume", "add", &volume]).0, Some(0));

@@ -70,7 +70,7 @@ impl Journal {
             state.volumes.push((number, id));
             state.disks.push((number, Arc::clone(disk), Arc::clone(internal_reads)));
         }
-        self.wait_for_superblock()?;
+        self.wait_for_superblock().inspect_err(|_| leave(self, number))?;
         Ok(number)
     }
 

@@ -13,8 +13,8 @@ use std::io;
 pub enum JournalError {
     /// The device is too small.
     #[error(
-        "journal {name} has {:#}, but it needs at least {}",
-        Bytes(*bytes), Bytes(JOURNAL_BYTES_MIN)
+        "journal {name} has {bytes} bytes, but it needs at least {} (33 MiB are enough)",
+        JOURNAL_BYTES_MIN
     )]
     Small {
         /// The device.
@@ -249,7 +249,8 @@ impl Fault for JournalError {
 pub(crate) const NAME_ANOTHER: &str = "name another device";
 pub(crate) const ERASE_UNNEEDED: &str =
     "overwrite its first 128 KiB with zeroes if its content is not needed";
-pub(crate) const ERASE_FOR_NEW: &str = "overwrite its first 128 KiB with zeroes to begin a new one";
+pub(crate) const ERASE_FOR_NEW: &str =
+    "if no other host uses it, overwrite its first 128 KiB with zeroes to begin a new one";
 const ERASE_OTHER: &str =
     "overwrite the first 128 KiB of the device that is not needed with zeroes";
 

@@ -173,7 +173,7 @@ pub(crate) fn devices_of(journal: &Journal) -> impl Iterator<Item = &dyn Backend
 }
 
 /// Whether other hosts can take the records of a journal over.
-pub(crate) fn is_shared(journal: &Journal) -> bool {
+pub fn is_shared(journal: &Journal) -> bool {
     devices_of(journal).any(Backend::is_shared)
 }
 
@@ -221,8 +221,10 @@ fn mark_failure(
     end_clients(journal, &[&taken_over[..], &others].concat());
     let [taken_over, others] =
         [taken_over, others].map(|numbers| volume_names(&journal.lock().core.log, &numbers));
-    let (ended, names): (Vec<String>, Vec<String>) =
-        names.iter().cloned().partition(|it| taken_over.contains(it) || others.contains(it));
+    let (ended, names): (Vec<String>, Vec<String>) = names
+        .iter()
+        .cloned()
+        .partition(|it| is_shared || taken_over.contains(it) || others.contains(it));
     if ended.is_empty() {
         return (journal.on_failure)(id, error, &names);
     }
@@ -378,6 +380,22 @@ mod tests {
         VolumeJournal { journal, durability, identity: [1; 32], accept_disk: false }
     }
 
+    /// A volume of which neither a pool nor a vault has anything.
+    fn attachment<'a>(name: &'a str, disk: &'a Arc<dyn Backend>) -> Attachment<'a> {
+        static READS: std::sync::LazyLock<Arc<crate::stats::InternalReads>> =
+            std::sync::LazyLock::new(Arc::default);
+        Attachment {
+            name,
+            id: VolumeId(9),
+            identity: [2; 32],
+            disk,
+            internal_reads: &READS,
+            trust: DiskTrust::default(),
+            pool: PoolState::New,
+            vault: VaultState::None,
+        }
+    }
+
     /// The requests of a volume in flight.
     fn requests(runtime: &Runtime, id: VolumeId) -> usize {
         let counts = runtime.shared().run_on_all(move |tasks| tasks.requests(id)).unwrap();
@@ -424,23 +442,51 @@ mod tests {
         let served = VolumeSettings { journal: used, ..volume("a", memory(16 * MIB)) };
         runtime.volumes().add(served).unwrap();
         let disk = memory(16 * MIB);
-        let attachment = Attachment {
-            name: "b",
-            id: VolumeId(9),
-            identity: [2; 32],
-            disk: &disk,
-            internal_reads: &Arc::default(),
-            trust: DiskTrust::default(),
-            pool: PoolState::New,
-            vault: VaultState::None,
-        };
-        let number = journal.attach(&attachment).unwrap();
+        let number = journal.attach(&attachment("b", &disk)).unwrap();
         journal.fail_device(0);
         wait_until("the failure is recorded", PATIENCE, || journal.is_abandoned());
         assert_eq!(*recorded.lock(), ["a"]);
         journal.restored(number).unwrap();
         assert_eq!(*recorded.lock(), ["a", "b"]);
         journal.detach_or_report(number);
+        runtime.stop(|_| ()).unwrap();
+    }
+
+    /// A journal's device that other hosts can take over.
+    struct SharedDevice(MemoryBackend);
+
+    impl Backend for SharedDevice {
+        fn description(&self) -> &Description {
+            self.0.description()
+        }
+
+        fn submit(&self, io: Io) {
+            self.0.submit(io);
+        }
+
+        fn is_shared(&self) -> bool {
+            true
+        }
+    }
+
+    /// Regression: this host then refused the journal for good, which another host was using.
+    #[test]
+    fn a_shared_journal_that_fails_while_a_volume_is_added_is_not_void() {
+        let (runtime, recorded) = (start(), Arc::new(Lock::<Vec<String>>::default()));
+        let record = Arc::clone(&recorded);
+        let on_failure: OnFailure = Box::new(move |_, _, names| {
+            record.lock().extend_from_slice(names);
+            Ok(())
+        });
+        let device = Arc::new(SharedDevice(MemoryBackend::new(64 * MIB).unwrap()));
+        let settings = JournalSettings { backend: device, ..settings(on_failure) };
+        let journal = runtime.volumes().protectors().open_journal(settings).unwrap();
+        let disk = memory(16 * MIB);
+        let number = journal.attach(&attachment("a", &disk)).unwrap();
+        journal.fail_device(0);
+        wait_until("the journal has failed", PATIENCE, || journal.status().failed.is_some());
+        assert!(!journal.take_back(number));
+        assert_eq!(*recorded.lock(), [""; 0], "its records count");
         runtime.stop(|_| ()).unwrap();
     }
 

@@ -36,6 +36,7 @@ pub use devices::MemberRecord;
 pub(crate) use devices::Reader;
 pub(crate) use error::{ERASE_FOR_NEW, ERASE_UNNEEDED, NAME_ANOTHER, remedy_for_recovery};
 pub use error::{JournalError, MissingDevice};
+pub use failure::is_shared as journal_is_shared;
 pub(crate) use failure::{devices_of, end_records, release_unserved};
 pub use forebay_protect::KeptStatus;
 pub(crate) use host::JournalHost;

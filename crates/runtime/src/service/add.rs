@@ -8,7 +8,7 @@ use super::taken_over::surrender;
 use super::{VolumeService, VolumeSettings};
 use crate::disk::{DiskState, DiskTrust};
 use crate::error::{VolumeError, VolumeResult};
-use crate::journal::{Attachment, JournalError, VolumeJournal, devices_of};
+use crate::journal::{Attachment, Journal, JournalError, VolumeJournal, devices_of};
 use crate::platform::locks::{Lock, SharedLock};
 use crate::protect::restore::Restorer;
 use crate::protect::vault::VolumeVault;
@@ -43,7 +43,12 @@ impl VolumeService {
         let journal = settings.journal.as_ref().map(|used| used.journal.id());
         let pins = settings.config.pin.clone();
         let on_recovered = settings.on_recovered.take();
-        let volume = self.add_hidden(settings)?;
+        let (name, disk) = (settings.name.clone(), Arc::clone(&settings.backend));
+        let used = settings.journal.as_ref().map(|used| Arc::clone(&used.journal));
+        let volume = self.add_hidden(settings).map_err(|error| {
+            // I/O of a host that is shut out fails.
+            if are_lost(&*disk, used.as_deref()) { VolumeError::TakenOver(name) } else { error }
+        })?;
         check_still_here(self, &volume)?;
         // Data in other journals, and what former owners of the disk have left, is void from the
         // first write of a client on.
@@ -198,10 +203,8 @@ impl VolumeService {
 /// hosts that take a volume over at once could have one of the two each; and what was restored may
 /// be records of the other host, if this one has slept.
 fn check_still_here(volumes: &VolumeService, volume: &Arc<Volume>) -> VolumeResult {
-    let journal = volume.journal.get();
-    let is_lost = is_lost(&*volume.backend)
-        || journal.is_some_and(|used| devices_of(&used.journal).any(is_lost));
-    if !is_lost {
+    let used = volume.journal.get();
+    if !are_lost(&*volume.backend, used.as_ref().map(|used| &*used.journal)) {
         return Ok(());
     }
     // Its data goes nowhere.
@@ -211,6 +214,11 @@ fn check_still_here(volumes: &VolumeService, volume: &Arc<Volume>) -> VolumeResu
         tracing::error!(volume = %volume.name, error, "the volume stays until it is removed");
     }
     Err(VolumeError::TakenOver(volume.name.clone()))
+}
+
+/// Whether another host has a disk, or a device of its journal.
+fn are_lost(disk: &dyn Backend, journal: Option<&Journal>) -> bool {
+    is_lost(disk) || journal.is_some_and(|journal| devices_of(journal).any(is_lost))
 }
 
 /// Whether another host has a store. Asks a reserved disk. The write to an image of Ceph that

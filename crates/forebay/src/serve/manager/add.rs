@@ -1,5 +1,6 @@
 //! Adds volumes: opens a disk with its journal, and hands both to the runtime.
 
+use super::missing::Rest;
 use super::ownership::Ownership;
 use super::{Daemon, add_served, monitors, moves, problem, vigil};
 use crate::report::problem as problem_of;
@@ -33,7 +34,7 @@ impl Opening<'_> {
 pub(super) fn add_configured(daemon: &Daemon, spec: VolumeSpec) -> Result<(), Problem> {
     if spec.config.standby {
         vigil::check(&spec)?;
-        daemon.missing.stand_by(spec, false);
+        daemon.missing.stand_by(spec, Rest::None);
         return Ok(());
     }
     match add(daemon, spec.clone(), &Opening::of(daemon)) {
@@ -97,7 +98,7 @@ pub(in crate::serve) fn add(
     }
     let (VolumeSpec { name, backing, .. }, mode) = (&spec, spec.config.mode);
     tracing::info!(volume = %name, %backing, %size, %mode, "volume added");
-    daemon.notes.set(name, &medium, &daemon.journals.media_of(&spec));
+    daemon.notes.set(&spec, &medium, &daemon.journals.media_of(&spec));
     if spec.config.frozen {
         log_frozen(name, true);
     }

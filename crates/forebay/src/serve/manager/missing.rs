@@ -10,6 +10,7 @@ use super::remove;
 use super::vigil::{self, OwnerSign};
 use crate::report::sentence_of;
 use crate::serve::journals::{Name, StoreAccess};
+use crate::serve::notes::NOTHING_SHUTS_OUT;
 use crate::serve::periodic::Periodic;
 use forebay_api::{ErrorKind, MissingVolume, Problem};
 use forebay_config::VolumeSpec;
@@ -45,11 +46,19 @@ enum DiskAttempt {
     /// Never: another client has taken over the disk.
     Ended,
     /// Never: it is to be taken over.
-    Standby {
-        /// The operator has put it on standby here, so this host does not take it over by itself
-        /// before another one has had it.
-        rests: bool,
-    },
+    Standby { rest: Rest },
+}
+
+/// Until when a volume that an operator has put on standby is not taken over for its owner's
+/// silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// It is taken over.
+    None,
+    /// Until another host has it. Until the command, it was served here.
+    UntilOwned,
+    /// As `UntilOwned`, but not before the present owner has given it up or is silent.
+    UntilGivenUp,
 }
 
 #[derive(Clone)]
@@ -97,19 +106,33 @@ impl MissingDisk {
         self.owner.as_ref().filter(|_| self.watches().is_some())
     }
 
+    /// Why its owner's silence would not be noticed, or does not help.
+    fn unwatched(&self) -> Option<String> {
+        let failure = self.reason.clone().filter(|_| self.watches().is_some());
+        failure.or_else(|| self.owner_sign().and_then(OwnerSign::unwatched))
+    }
+
     /// What it waits for on standby.
     fn standby_reason(&self) -> Option<String> {
-        let DiskAttempt::Standby { rests } = self.attempt else { return None };
+        let DiskAttempt::Standby { rest } = self.attempt else { return None };
         let command = format!("`forebay takeover {}` serves it", self.spec.name);
-        Some(match (self.watches(), rests) {
-            (None, _) => format!("on standby: {command}"),
-            (Some(_), true) => {
-                format!("on standby by command: {command}; watched again once a host has had it")
+        Some(match (self.watches(), rest) {
+            (None, _) if !self.is_shared() => {
+                format!("on standby: {command}, and {NOTHING_SHUTS_OUT}")
             }
-            (Some((after, _)), false) => {
+            (None, _) => format!("on standby: {command}"),
+            (Some((after, _)), Rest::None) => {
                 format!("on standby: {command}, or a silence of its owner of {} s", after.as_secs())
             }
+            (Some(_), Rest::UntilOwned | Rest::UntilGivenUp) => {
+                format!("on standby by command: {command}; watched again once a host has had it")
+            }
         })
+    }
+
+    /// Whether its disk shuts a former owner out.
+    fn is_shared(&self) -> bool {
+        forebay_backend::can_be_shared(&self.spec.backing, self.spec.config.reserve)
     }
 
     fn status(&self) -> MissingVolume {
@@ -121,8 +144,8 @@ impl MissingDisk {
             taken_over: self.attempt == DiskAttempt::Ended,
             standby: self.is_on_standby(),
             owner_silent_seconds: self.owner_sign().and_then(OwnerSign::silent_seconds),
-            unwatched: self.owner_sign().and_then(OwnerSign::unwatched),
-            shared: forebay_backend::can_be_shared(&self.spec.backing, self.spec.config.reserve),
+            unwatched: self.unwatched(),
+            shared: self.is_shared(),
         }
     }
 }
@@ -177,20 +200,22 @@ impl MissingVolumes {
 
     /// Lists a volume whose disk another client has taken over.
     pub(super) fn end(&self, spec: VolumeSpec) {
-        let reason = "another client has taken over its disk: stop this server or remove the \
-                      volume, or add it again if it is to be served here";
-        tracing::error!(volume = %spec.name, error = reason, "serving without a volume");
+        let name = &spec.name;
+        let reason = format!(
+            "another client has taken over its disk: `forebay takeover {name}` takes it back, and \
+             `forebay standby {name}` leaves it to the other host"
+        );
+        tracing::error!(volume = %name, error = reason, "serving without a volume");
         match spec.config.takeover_after_s {
-            Some(_) => self.enter(spec, None, DiskAttempt::Standby { rests: false }),
-            None => self.enter(spec, Some(reason.to_owned()), DiskAttempt::Ended),
+            Some(_) => self.enter(spec, None, DiskAttempt::Standby { rest: Rest::None }),
+            None => self.enter(spec, Some(reason), DiskAttempt::Ended),
         }
     }
 
-    /// Lists a volume that is served from a takeover on. With `rests`, the operator does not want
-    /// it here, until another host has had it.
-    pub(super) fn stand_by(&self, spec: VolumeSpec, rests: bool) {
+    /// Lists a volume that is served from a takeover on.
+    pub(super) fn stand_by(&self, spec: VolumeSpec, rest: Rest) {
         tracing::info!(volume = %spec.name, "on standby");
-        self.enter(spec, None, DiskAttempt::Standby { rests });
+        self.enter(spec, None, DiskAttempt::Standby { rest });
     }
 
     /// The journals that are watched.
@@ -206,7 +231,7 @@ impl MissingVolumes {
                 continue;
             };
             watched.after = Some(watched.after.map_or(after, |other| after.min(other)));
-            if missing.attempt == (DiskAttempt::Standby { rests: false }) {
+            if missing.attempt == (DiskAttempt::Standby { rest: Rest::None }) {
                 watched.volumes.push(missing.spec.name.clone());
             }
         }
@@ -227,13 +252,32 @@ impl MissingVolumes {
         }
     }
 
-    /// Another host has had the volumes of a journal: those that the operator has put on standby
-    /// here are watched again, and an earlier failure to take them over says nothing any more.
-    pub(super) fn end_rest(&self, journal: &Name) {
+    /// Another host has the volumes of a journal: those that the operator has put on standby here
+    /// are watched again, and an earlier failure to take them over says nothing any more.
+    pub(super) fn note_owned(&self, journal: &Name) {
+        self.change_watched(journal, |missing, rest| {
+            missing.reason = None;
+            match rest {
+                Rest::None | Rest::UntilOwned => Rest::None,
+                Rest::UntilGivenUp => Rest::UntilGivenUp,
+            }
+        });
+    }
+
+    /// No host has the volumes of a journal, or their owner is silent.
+    pub(super) fn note_given_up(&self, journal: &Name) {
+        self.change_watched(journal, |_, rest| match rest {
+            Rest::UntilGivenUp => Rest::UntilOwned,
+            other => other,
+        });
+    }
+
+    fn change_watched(&self, journal: &Name, change: impl Fn(&mut MissingDisk, Rest) -> Rest) {
         for missing in self.list().iter_mut() {
-            if missing.watches().is_some_and(|(_, name)| name == *journal) {
-                missing.attempt = DiskAttempt::Standby { rests: false };
-                missing.reason = None;
+            if missing.watches().is_some_and(|(_, name)| name == *journal)
+                && let DiskAttempt::Standby { rest } = missing.attempt
+            {
+                missing.attempt = DiskAttempt::Standby { rest: change(missing, rest) };
             }
         }
     }
@@ -304,7 +348,7 @@ impl MissingVolumes {
                     }
                     missing.reason = Some(reason);
                     missing.attempt = match spec.config.standby {
-                        true => DiskAttempt::Standby { rests: false },
+                        true => DiskAttempt::Standby { rest: Rest::None },
                         false => DiskAttempt::Due(Instant::now() + missing.pause, missing.pause),
                     };
                 }
@@ -337,7 +381,7 @@ pub(in crate::serve) fn add_all(
     for spec in specs {
         // One that the previous process on this pool has served goes on.
         if spec.config.standby && !daemon.runtime.is_in_pool(&spec.name) {
-            daemon.missing.stand_by(spec, false);
+            daemon.missing.stand_by(spec, Rest::None);
             continue;
         }
         daemon.missing.enter(spec.clone(), None, DiskAttempt::Running);
@@ -387,6 +431,8 @@ pub(super) fn take_over(daemon: &Daemon, name: &str) -> Result<(), Problem> {
     let (access, disk) = (StoreAccess::TAKING_OVER, spec.clone());
     let opening = Opening { access, is_wanted: &|| daemon.missing.has(&spec) };
     add::add(daemon, disk, &opening).inspect_err(|_| {
+        // Another host may have taken it over in the same moment.
+        daemon.journals.close_if_unused(&daemon.runtime, &spec);
         // It is tried again as before: not at all if another host has taken it over.
         let mut list = daemon.missing.list();
         let missing = list.iter_mut().filter(|missing| missing.spec == spec);
@@ -399,27 +445,43 @@ pub(super) fn take_over(daemon: &Daemon, name: &str) -> Result<(), Problem> {
 /// disconnected, and its disk gets all of its data. Succeeds if it is on standby already.
 ///
 /// # Errors
-/// There is no such volume, or its disk does not take its data.
+/// There is no such volume, its disk does not take its data, or no other host can have it.
 pub(super) fn stand_by(
     daemon: &Daemon,
     name: &str,
     progress: ProgressFn<'_>,
 ) -> Result<MissingVolume, Problem> {
     let served = daemon.state().volumes.iter().find(|spec| spec.name == name).cloned();
-    let spec = match served {
+    let (spec, rest) = match served {
         Some(spec) => {
+            check_can_move(&spec)?;
             remove::remove(daemon, name, true, progress)?;
             daemon.journals.close_if_unused(&daemon.runtime, &spec);
-            spec
+            (spec, Rest::UntilOwned)
         }
         None => {
             let claimed = daemon.missing.claim(name)?;
-            claimed.ok_or_else(|| Problem::unknown_volume(name))?.0
+            let (spec, former) = claimed.ok_or_else(|| Problem::unknown_volume(name))?;
+            match former {
+                DiskAttempt::Standby { rest: Rest::UntilOwned } => (spec, Rest::UntilOwned),
+                _ => (spec, Rest::UntilGivenUp),
+            }
         }
     };
-    daemon.missing.stand_by(spec, true);
+    daemon.missing.stand_by(spec, rest);
     let mut missing = daemon.missing.status().into_iter();
     missing.find(|missing| missing.name == name).ok_or_else(|| Problem::unknown_volume(name))
+}
+
+/// Refuses to put a volume on standby that no other host can have.
+fn check_can_move(spec: &VolumeSpec) -> Result<(), Problem> {
+    if spec.config.standby || forebay_backend::can_be_shared(&spec.backing, spec.config.reserve) {
+        return Ok(());
+    }
+    let message = format!("volume '{}': its disk is of this host alone", spec.name);
+    let remedy = "`forebay volume remove` ends its service; if something else moves the disk to \
+                  other hosts, set standby=yes";
+    Err(Problem::new(ErrorKind::Invalid, message, remedy))
 }
 
 /// Tries to add a volume, in a thread of its own.

@@ -166,11 +166,18 @@ fn watch(daemon: &Weak<Daemon>, name: &Name) {
                 let verdict = vigil.look(head, clock.elapsed(), every);
                 if verdict == Verdict::Beats {
                     (failures, heard_at) = (0, Instant::now());
-                    daemon.missing.end_rest(name);
                 }
                 daemon.missing.note_owner(name, &verdict.sign(heard_at, after));
                 let patience = patience(after, head, failures, lot);
-                if matches!(verdict, Verdict::Silent(silent) if silent >= patience) {
+                let is_silent = matches!(verdict, Verdict::Silent(silent) if silent >= patience);
+                match head {
+                    JournalHead::Open { .. } if verdict == Verdict::Beats => {
+                        daemon.missing.note_owned(name);
+                    }
+                    JournalHead::Open { .. } if !is_silent => {}
+                    _ => daemon.missing.note_given_up(name),
+                }
+                if is_silent {
                     // Before the takeover, which needs a connection of its own.
                     peek = None;
                     match take_over(&daemon, name, vigil.silent) {
@@ -253,7 +260,7 @@ pub(in crate::serve) fn check(spec: &VolumeSpec) -> Result<(), Problem> {
          {other} does not",
         spec.name
     );
-    let remedy = "set reserve=yes for SCSI or NVMe disks, use images of Ceph, or leave \
+    let remedy = "set reserve=yes for SCSI or NVMe disks, use images of Ceph or S3, or leave \
                   takeover-after out";
     Err(Problem::new(ErrorKind::Invalid, message, remedy))
 }
