@@ -29,12 +29,15 @@ conf=$dir/cluster/ceph.conf
 keeper=no
 uri="nbd+unix:///v?socket=$dir/nbd.sock"
 server=
+# The servers of `races`.
+racers=()
 load=
 # The name of the two hosts, if they can be made.
 hosts=
 clean() {
   [[ -z $load ]] || kill "$load" 2>/dev/null || true
-  [[ -z $server ]] || kill -KILL "$server" 2>/dev/null || true
+  # shellcheck disable=SC2086
+  kill -KILL $server "${racers[@]}" 2>/dev/null || true
   scripts/ceph-cluster.sh stop "$dir/cluster"
   [[ -z $hosts ]] || scripts/hosts.sh remove "$hosts"
   rm -rf "$dir"
@@ -291,6 +294,46 @@ takeovers() {
   sed -n '/acknowledged, none lost/,$p' "$dir/takeovers.log"
 }
 
+# races: two hosts take the volume over at once, and then one of them does, which serves what was
+# written before.
+races() {
+  local host round previous=0 takers
+  say "takeovers by two hosts at once"
+  fresh_images
+  for host in one two; do
+    "$forebay" serve --keeper no --state "$dir/$host" --nbd "unix:$dir/$host.sock" --memory 96MiB \
+      --volume "v=rbd:rbd/disk@$conf,$write_back,standby=yes" >>"$dir/log" 2>&1 &
+    racers+=($!)
+    wait_for_socket "$dir/$host.sock" $! || gave_up "host $host does not start"
+  done
+  for round in {1..10}; do
+    takers=()
+    for host in one two; do
+      "$forebay" takeover v --state "$dir/$host" >>"$dir/log" 2>&1 &
+      takers+=($!)
+    done
+    # One of them may lose.
+    wait "${takers[@]}" || true
+    host=one
+    ((round / 2 % 2)) || host=two
+    "$forebay" takeover v --state "$dir/$host" >>"$dir/log" 2>&1 ||
+      gave_up "host $host cannot take over after both did"
+    pattern "$host" "$previous" --rw=read --verify_only=0 ||
+      gave_up "host $host does not have what was written"
+    pattern "$host" "$round" --rw=write --do_verify=0 || gave_up "host $host takes no writes"
+    previous=$round
+  done
+  kill "${racers[@]}"
+  wait "${racers[@]}" || gave_up "a server has failed to stop"
+  racers=()
+}
+
+# pattern HOST PATTERN OPTION...: fio's job on the first MiBs, through a server of `races`.
+pattern() {
+  fio --name=pattern --ioengine=nbd "--uri=nbd+unix:///v?socket=$dir/$1.sock" --bs=64k --size=8m \
+    --iodepth=4 --verify=pattern --verify_pattern="$2" "${@:3}" >"$dir/fio.log" 2>&1
+}
+
 # long_fence: how long a former owner is shut out.
 long_fence() {
   local expiry seconds
@@ -325,6 +368,7 @@ faults local "mode=write-back,protection=journal,journal=$dir/local.img,ordered=
 limits
 full
 fence
+races
 takeovers "${TAKEOVERS:-20}"
 long_fence
 takeovers "${WATCHED:-4}" --watch 3

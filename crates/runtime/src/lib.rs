@@ -82,7 +82,7 @@ pub use runtime::{
 pub use service::{
     Discarded, MemoryStatus, OnRecovered, Protectors, RecordError, Recording, RuntimeStatus,
     SlowLog, SlowUnlogged, VolumeCondition, VolumeService, VolumeSettings, VolumeStatus,
-    abandon_in_pool, medium_of, move_journal, surrender, taken_over, without_journal,
+    abandon_in_pool, is_lost, medium_of, move_journal, surrender, taken_over, without_journal,
 };
 pub use shared::{
     CalibrateError, Calibration, CalibrationFailure, ConnectedClient, Ecc, ForecastScore,

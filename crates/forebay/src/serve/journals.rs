@@ -339,8 +339,8 @@ impl Journals {
         Ok(Some(VolumeJournal { journal, durability, identity, accept_disk }))
     }
 
-    /// Closes a journal that no volume uses, that has failed and that other hosts can take over: they
-    /// may have had it since, so it has to be opened anew. Returns whether it was so.
+    /// Closes a journal that no volume uses, that has failed and that other hosts can take over:
+    /// they may have had it since, so it has to be opened anew. Returns whether it was so.
     fn close_if_lost(&self, runtime: &Runtime, journal: &Arc<Journal>) -> bool {
         let protectors = runtime.volumes().protectors();
         let is_lost =

@@ -424,3 +424,24 @@ fn a_takeover_whose_client_gave_up_while_the_server_slept_is_not_carried_out() {
     assert_eq!(here.run(&["takeover", "disk"]).0, Some(0));
     here.stop();
 }
+
+#[test]
+fn a_host_that_was_just_shut_out_does_not_answer_that_it_serves_the_volume() {
+    let hosts = disk_and_journal();
+    let volume = format!("{},standby=yes", hosts.journaled());
+    let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[volume]);
+    assert_eq!(here.run(&["takeover", "disk"]).0, Some(0));
+    for owner in [1_000, 2_000, 3_000] {
+        write(&mut here.client("disk"), 1, owner);
+        for name in ["disk.owners", "journal.owners"] {
+            std::fs::write(hosts.at(name), owner.to_string()).unwrap();
+        }
+        // Before the server notices it by itself.
+        let (code, text) = here.run(&["takeover", "disk"]);
+        assert_eq!(code, Some(0), "{text}");
+        assert_eq!(read(&mut here.client("disk"), 1), content(1, owner));
+    }
+    let log = here.log();
+    assert_eq!(log.matches("taking over a volume").count(), 4, "{log}");
+    here.stop();
+}

@@ -4,11 +4,11 @@ use super::adopt::RecoveryPlan;
 use super::drain::flush;
 use super::protectors::pool_and_vault;
 use super::record_again::record_again;
-use super::taken_over::surrender;
+use super::taken_over::{are_lost, surrender};
 use super::{VolumeService, VolumeSettings};
 use crate::disk::{DiskState, DiskTrust};
 use crate::error::{VolumeError, VolumeResult};
-use crate::journal::{Attachment, Journal, JournalError, VolumeJournal, devices_of};
+use crate::journal::{Attachment, JournalError, VolumeJournal};
 use crate::platform::locks::{Lock, SharedLock};
 use crate::protect::restore::Restorer;
 use crate::protect::vault::VolumeVault;
@@ -17,7 +17,7 @@ use crate::shared::{
     Volume, VolumeLimits, VolumePins, Warm, limits_of,
 };
 use crate::stats::{InternalReads, WorkerStats};
-use forebay_backend::{Backend, Displaced};
+use forebay_backend::Backend;
 use forebay_engine::Protection;
 use forebay_frontend::VolumeInfo;
 use forebay_journal::Freshness;
@@ -214,17 +214,6 @@ fn check_still_here(volumes: &VolumeService, volume: &Arc<Volume>) -> VolumeResu
         tracing::error!(volume = %volume.name, error, "the volume stays until it is removed");
     }
     Err(VolumeError::TakenOver(volume.name.clone()))
-}
-
-/// Whether another host has a disk, or a device of its journal.
-fn are_lost(disk: &dyn Backend, journal: Option<&Journal>) -> bool {
-    is_lost(disk) || journal.is_some_and(|journal| devices_of(journal).any(is_lost))
-}
-
-/// Whether another host has a store. Asks a reserved disk. The write to an image of Ceph that
-/// settles the tenure, before a client is served, fails without the lock.
-fn is_lost(store: &dyn Backend) -> bool {
-    store.is_shared() && matches!(store.check_presence(), Err(Displaced::TakenOver))
 }
 
 /// Attaches a volume to its journal, if it has one. Records that the volume relies on the journal

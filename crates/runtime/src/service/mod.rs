@@ -54,7 +54,7 @@ pub use settings::{OnRecovered, VolumeSettings};
 pub use slow_log::{SlowLog, SlowUnlogged};
 pub(crate) use status::Curves;
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
-pub use taken_over::{abandon_in_pool, surrender, taken_over, without_journal};
+pub use taken_over::{abandon_in_pool, is_lost, surrender, taken_over, without_journal};
 
 pub(crate) use adopt::shards;
 pub(crate) use drain::{POLL, flush, flush_all, outstanding, save, save_all, wait_until_idle};

@@ -4,7 +4,8 @@
 use super::VolumeService;
 use super::drain::wait_until_idle;
 use crate::error::VolumeResult;
-use crate::journal::{end_records, leave, release_unserved};
+use crate::journal::{Journal, devices_of, end_records, leave, release_unserved};
+use forebay_backend::{Backend, Displaced};
 
 /// The volumes whose disks other clients have taken over.
 pub fn taken_over(volumes: &VolumeService) -> Vec<String> {
@@ -16,6 +17,25 @@ pub fn taken_over(volumes: &VolumeService) -> Vec<String> {
 pub fn without_journal(volumes: &VolumeService) -> Vec<String> {
     let all = volumes.shared.volumes.all().into_iter();
     all.filter(|volume| volume.has_lost_journal()).map(|volume| volume.name.clone()).collect()
+}
+
+/// Whether another host has the disk of a volume or a device of its journal. Asks reserved disks,
+/// while the other functions here say what is known. False for a volume that is not served.
+pub fn is_lost(volumes: &VolumeService, name: &str) -> bool {
+    let Ok(volume) = volumes.shared.volumes.named(name) else { return false };
+    let used = volume.journal.get();
+    are_lost(&*volume.backend, used.as_ref().map(|used| &*used.journal))
+}
+
+/// Whether another host has a disk, or a device of its journal.
+pub(super) fn are_lost(disk: &dyn Backend, journal: Option<&Journal>) -> bool {
+    has_other_owner(disk) || journal.is_some_and(|it| devices_of(it).any(has_other_owner))
+}
+
+/// Whether another host has a store. Asks a reserved disk. The write to an image of Ceph that
+/// settles the tenure, before a client is served, fails without the lock.
+fn has_other_owner(store: &dyn Backend) -> bool {
+    store.is_shared() && matches!(store.check_presence(), Err(Displaced::TakenOver))
 }
 
 /// Removes a volume of one of these kinds: disconnects the clients, and forgets

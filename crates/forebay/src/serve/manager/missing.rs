@@ -28,8 +28,11 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
 
-/// How long a takeover waits for an attempt that is running.
+/// How long a takeover waits for an attempt that is running, or for a volume that another host has
+/// taken over to end here.
 const ATTEMPT_WAIT: Duration = Duration::from_secs(20);
+/// The interval of looks at a volume that is to end.
+const ENDING_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a start waits for disks that are in use, at most.
 const START_WAIT: Duration = Duration::from_secs(5);
@@ -423,9 +426,24 @@ pub(in crate::serve) fn start(daemon: Arc<Daemon>) -> io::Result<Periodic> {
 /// # Errors
 /// There is no such volume, or it cannot be served.
 pub(super) fn take_over(daemon: &Daemon, name: &str) -> Result<(), Problem> {
-    let Some((spec, former)) = daemon.missing.claim(name)? else {
-        let is_served = daemon.state().volumes.iter().any(|spec| spec.name == name);
-        return if is_served { Ok(()) } else { Err(Problem::unknown_volume(name)) };
+    let begun = Instant::now();
+    let (spec, former) = loop {
+        if let Some(claimed) = daemon.missing.claim(name)? {
+            break claimed;
+        }
+        if !is_known(daemon, name)? {
+            return Err(Problem::unknown_volume(name));
+        }
+        if !forebay_runtime::is_lost(daemon.runtime.volumes(), name) {
+            return Ok(());
+        }
+        // Another host has taken it over, and this one has yet to end it.
+        if begun.elapsed() > ATTEMPT_WAIT {
+            let message = format!("volume '{name}': another host has it, and it does not end here");
+            return Err(Problem::new(ErrorKind::Busy, message, "repeat the command"));
+        }
+        remove::surrender(daemon);
+        std::thread::sleep(ENDING_PAUSE);
     };
     tracing::warn!(volume = name, disk = %spec.backing, "taking over a volume");
     let (access, disk) = (StoreAccess::TAKING_OVER, spec.clone());
@@ -439,6 +457,13 @@ pub(super) fn take_over(daemon: &Daemon, name: &str) -> Result<(), Problem> {
         missing.for_each(|missing| missing.attempt = former);
         daemon.missing.ended.notify_all();
     })
+}
+
+/// Whether a volume is served or missing, once no command changes it.
+fn is_known(daemon: &Daemon, name: &str) -> Result<bool, Problem> {
+    let _claim = daemon.claims.volume(name)?;
+    let is_served = daemon.state().volumes.iter().any(|spec| spec.name == name);
+    Ok(is_served || daemon.missing.list().iter().any(|missing| missing.spec.name == name))
 }
 
 /// Ends the service of a volume, so that another host can take it over: its clients are

@@ -66,7 +66,7 @@ pub(in crate::serve) fn start(daemon: Arc<Daemon>) -> io::Result<Periodic> {
 /// Removes the volumes whose disks other clients have taken over, and those that cannot continue
 /// without their journals. They are listed as missing. The former are not tried again: the operator
 /// adds them, or removes them, once it is known which server is to have them.
-fn surrender(daemon: &Daemon) {
+pub(super) fn surrender(daemon: &Daemon) {
     let volumes = daemon.runtime.volumes();
     let taken_over = taken_over(volumes);
     let mut all = taken_over.clone();
