@@ -207,6 +207,28 @@ compare one 0x33333333 || give_up "the data is not there after the way back"
 forebay stop --state /mnt/state/one >/tmp/stop.log 2>&1 || give_up "the server does not stop"
 forebay stop --state /mnt/state/two >/tmp/stop.log 2>&1 || true
 
+# Both hosts take over at once, and then one of them does, which has what was written before.
+for host in one two; do start "$host"; done
+previous=0x33333333
+for round in 1 2 3 4 5; do
+  takers=
+  for host in one two; do
+    forebay takeover disk --state "/mnt/state/$host" >>"/tmp/takeover-$host.log" 2>&1 &
+    takers="$takers $!"
+  done
+  # One of them may lose.
+  for taker in $takers; do wait "$taker" || true; done
+  [ $((round % 2)) = 0 ] || host=one
+  forebay takeover disk --state "/mnt/state/$host" || give_up "host $host cannot take over"
+  compare "$host" "$previous" || give_up "host $host does not have what was written"
+  previous=0x5555555$round
+  write "$host" "$previous" || give_up "host $host takes no writes"
+done
+for host in one two; do
+  forebay stop --state "/mnt/state/$host" >/tmp/stop.log 2>&1 || true
+done
+say "two hosts have taken over at once, and what was written is there"
+
 # Many takeovers, while clients write to a disk of zeroes: by command, and by hosts that watch the
 # journal.
 settings() {

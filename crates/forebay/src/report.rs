@@ -14,6 +14,10 @@ use std::process::ExitCode;
 
 pub(crate) use forebay_terminal::{misconfigured, print, print_escaped, print_json, with_remedy};
 
+/// What the server and its client say of a volume on standby whose disk has no fence.
+pub(crate) const NOTHING_SHUTS_OUT: &str =
+    "nothing shuts a former owner out of its disk: make sure that no other host serves it";
+
 /// The exit code for an invalid command line or configuration.
 const USAGE: u8 = 2;
 

@@ -373,9 +373,9 @@ async fn resize_volume(
 
 /// Serves a volume that another host has, and shuts that host out
 ///
-/// The volume is one of the configuration that could not be served, with `nofail`. The disk, and
-/// the devices of the journal, refuse whatever the other host still writes: its reservation ends.
-/// Clients connect again, to this host.
+/// The volume is one that is not served: with `standby`, or with `nofail` if its disk could not be
+/// opened. The disk, and the devices of the journal, refuse whatever the other host still writes:
+/// its reservation ends. Clients connect again, to this host.
 #[utoipa::path(post, path = paths::VOLUME_TAKEOVER, tag = "volumes",
     params(("name" = String, Path, description = "The volume's name")),
     responses(

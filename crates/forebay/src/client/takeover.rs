@@ -12,7 +12,7 @@
 use super::{named, sentences, socket};
 use crate::arguments::StateArguments;
 use crate::keeper::systemd::notify_ready;
-use crate::report::{print, with_remedy};
+use crate::report::{NOTHING_SHUTS_OUT, print, with_remedy};
 use crate::signals::Signals;
 use anyhow::{Context, anyhow};
 use forebay_api::{Client, ClientError, ErrorKind, MissingVolume, VolumeStatus};
@@ -58,9 +58,11 @@ fn run(future: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
 }
 
 fn taken_over(volume: &VolumeStatus) -> String {
-    let summary = sentences::summary(volume);
-    let notes: String = volume.notes.iter().map(|note| format!("note: {note}\n")).collect();
-    format!("{} is served here now: {summary}\n{notes}", named(&volume.name))
+    let fence = match volume.shared {
+        true => String::new(),
+        false => format!("\nnote: {NOTHING_SHUTS_OUT}"),
+    };
+    format!("{} is served here now: {}{fence}\n", named(&volume.name), sentences::summary(volume))
 }
 
 fn on_standby(name: &str) -> String {

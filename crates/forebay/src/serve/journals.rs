@@ -281,15 +281,15 @@ impl Journals {
         let Some(_opening) = self.openings.begin(&name, Duration::ZERO) else { return };
         let Ok(_leases) = self.leases.try_write() else { return };
         let protectors = runtime.volumes().protectors();
-        let unused: Vec<_> = self
-            .open_ones()
-            .extract_if(.., |(other, journal)| *other == name && !protectors.is_used(journal))
-            .collect();
-        for (name, journal) in unused {
-            protectors.close_journal(&journal);
-            self.media.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
-            tracing::info!(journal = %name, "journal closed, no volume uses it");
-        }
+        let open = self.open_ones().iter().find(|(other, _)| *other == name).cloned();
+        let Some((_, journal)) = open.filter(|(_, journal)| !protectors.is_used(journal)) else {
+            return;
+        };
+        protectors.close_journal(&journal);
+        // Not before: until it is closed, who watches it would take it for another host's.
+        self.open_ones().retain(|(_, other)| !Arc::ptr_eq(other, &journal));
+        self.media.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+        tracing::info!(journal = %name, "journal closed, no volume uses it");
     }
 
     /// Returns the journal that a volume names. Opens it if no other volume has opened it. None

@@ -2,13 +2,8 @@
 //! added, and a part of its status as long as it is served.
 
 use forebay_backend::StoreMedium;
-use forebay_config::VolumeSpec;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-
-/// What to know of a volume with `standby` whose disk has no fence.
-pub(super) const NOTHING_SHUTS_OUT: &str =
-    "nothing shuts a former owner out of its disk: make sure that no other host serves it";
 
 /// The notes on each served volume.
 #[derive(Default)]
@@ -16,13 +11,8 @@ pub(super) struct Notes(Mutex<HashMap<String, Vec<String>>>);
 
 impl Notes {
     /// Replaces the notes on a volume by those on its disk and on the devices of its journal.
-    pub(super) fn set(&self, spec: &VolumeSpec, disk: &StoreMedium, journal: &[StoreMedium]) {
-        let (volume, mut found) = (&*spec.name, of_media(disk, journal));
-        if spec.config.standby
-            && !forebay_backend::can_be_shared(&spec.backing, spec.config.reserve)
-        {
-            found.push(NOTHING_SHUTS_OUT.to_owned());
-        }
+    pub(super) fn set(&self, volume: &str, disk: &StoreMedium, journal: &[StoreMedium]) {
+        let found = notes(disk, journal);
         found.iter().for_each(|note| tracing::warn!(volume, note, "note on a volume"));
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(volume.to_owned(), found);
@@ -35,7 +25,7 @@ impl Notes {
     }
 }
 
-fn of_media(disk: &StoreMedium, journal: &[StoreMedium]) -> Vec<String> {
+fn notes(disk: &StoreMedium, journal: &[StoreMedium]) -> Vec<String> {
     let mut notes = Vec::new();
     if disk.hidden_bytes > 0 {
         notes.push(format!(
@@ -68,7 +58,7 @@ mod tests {
     fn a_journal_on_the_volumes_own_disk_is_noted() {
         let found = |disk: &[&str], journal: &[&[&str]]| {
             let journal: Vec<_> = journal.iter().map(|disks| on(disks)).collect();
-            let notes = of_media(&on(disk), &journal);
+            let notes = notes(&on(disk), &journal);
             notes.first().and_then(|note| Some(note.split_once("own disk ")?.1[..8].to_owned()))
         };
         assert_eq!(found(&["/dev/sda"], &[&["/dev/sda"]]).as_deref(), Some("/dev/sda"));

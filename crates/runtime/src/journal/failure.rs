@@ -55,12 +55,14 @@ impl Journal {
     /// if the journal is closed meanwhile.
     fn record_failure(&self, error: IoError, names: &[String]) -> bool {
         let id = self.lock().core.log.superblock().journal;
-        tracing::error!(
-            journal = %self.name,
-            %error,
-            "journal failed: its volumes write through, unless a UPS protects them, and dirty data \
-             is flushed to their disks"
-        );
+        let effect = match is_shared(self) {
+            true => "its volumes end, and its records count",
+            false => {
+                "its volumes write through, unless a UPS protects them, and dirty data is flushed \
+                 to their disks"
+            }
+        };
+        tracing::error!(journal = %self.name, %error, "journal failed: {effect}");
         record_until_closed(self, || mark_failure(self, id, error, names))
     }
 

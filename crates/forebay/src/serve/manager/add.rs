@@ -98,7 +98,7 @@ pub(in crate::serve) fn add(
     }
     let (VolumeSpec { name, backing, .. }, mode) = (&spec, spec.config.mode);
     tracing::info!(volume = %name, %backing, %size, %mode, "volume added");
-    daemon.notes.set(&spec, &medium, &daemon.journals.media_of(&spec));
+    daemon.notes.set(name, &medium, &daemon.journals.media_of(&spec));
     if spec.config.frozen {
         log_frozen(name, true);
     }

@@ -8,9 +8,8 @@ use super::Daemon;
 use super::add::{self, Opening};
 use super::remove;
 use super::vigil::{self, OwnerSign};
-use crate::report::sentence_of;
+use crate::report::{NOTHING_SHUTS_OUT, sentence_of};
 use crate::serve::journals::{Name, StoreAccess};
-use crate::serve::notes::NOTHING_SHUTS_OUT;
 use crate::serve::periodic::Periodic;
 use forebay_api::{ErrorKind, MissingVolume, Problem};
 use forebay_config::VolumeSpec;
@@ -446,6 +445,9 @@ pub(super) fn take_over(daemon: &Daemon, name: &str) -> Result<(), Problem> {
         std::thread::sleep(ENDING_PAUSE);
     };
     tracing::warn!(volume = name, disk = %spec.backing, "taking over a volume");
+    if !forebay_backend::can_be_shared(&spec.backing, spec.config.reserve) {
+        tracing::warn!(volume = name, "{NOTHING_SHUTS_OUT}");
+    }
     let (access, disk) = (StoreAccess::TAKING_OVER, spec.clone());
     let opening = Opening { access, is_wanted: &|| daemon.missing.has(&spec) };
     add::add(daemon, disk, &opening).inspect_err(|_| {

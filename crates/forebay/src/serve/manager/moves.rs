@@ -63,7 +63,7 @@ fn move_volume(
     move_journal(volumes, &new.name, to, new.config.clone(), has_pins).map_err(problem)?;
     daemon.journals.end_move(new);
     if let Some(medium) = medium_of(volumes, &new.name) {
-        daemon.notes.set(new, &medium, &daemon.journals.media_of(new));
+        daemon.notes.set(&new.name, &medium, &daemon.journals.media_of(new));
     }
     Ok(())
 }
