@@ -193,6 +193,17 @@ pub trait Backend: Send + Sync {
         self.below().map_or(Ok(()), |below| below.check_presence())
     }
 
+    /// As [`Backend::check_presence`], and asks the servers of a store that knows its owner whether
+    /// that is still this client, which otherwise notices later. May block for as long as they do
+    /// not answer.
+    ///
+    /// # Errors
+    /// As [`Backend::check_presence`]. An answer that is no answer is no error.
+    fn ask_presence(&self) -> Result<(), Displaced> {
+        self.check_presence()?;
+        self.below().map_or(Ok(()), |below| below.ask_presence())
+    }
+
     /// Whether another client has taken over the store: nothing is read from it or written to it
     /// any more, and what is known of its content may be out of date. Stays so. Never blocks.
     fn is_taken_over(&self) -> bool {

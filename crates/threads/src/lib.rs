@@ -12,6 +12,7 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
+use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{io, process};
@@ -67,6 +68,18 @@ impl Thread {
             IS_ESSENTIAL.set(true);
             work()
         })
+    }
+
+    /// Does something that may never end on the thread. Returns its result if it ends in time;
+    /// otherwise, it goes on, and nobody waits for it.
+    pub fn within<T: Send + 'static>(
+        self,
+        timeout: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, result) = mpsc::channel();
+        self.spawn(move || drop(sender.send(work()))).ok()?;
+        result.recv_timeout(timeout).ok()
     }
 }
 

@@ -150,6 +150,11 @@ impl Backend for RbdBackend {
         if self.is_taken_over() { Err(Displaced::TakenOver) } else { Ok(()) }
     }
 
+    fn ask_presence(&self) -> Result<(), Displaced> {
+        check_lock(self.image(), &self.completer);
+        self.check_presence()
+    }
+
     fn is_taken_over(&self) -> bool {
         self.completer.results.fence.is_up()
     }
@@ -236,21 +241,26 @@ impl Watch {
                 return;
             }
             drop(is_stopping);
-            match ImageLock(image).has_lock() {
-                Ok(true) => {}
-                Ok(false) => completer.results.fence("the lock of the image is lost"),
-                Err(error) if error.raw_os_error() == Some(libc::ESHUTDOWN) => {
-                    completer.results.fence("the cluster shuts this client out");
-                }
-                // The OSD is away: the lock is as it was.
-                Err(_) => {}
-            }
+            check_lock(image, completer);
             if let Ok(now) = image.size_bytes() {
                 report_size(&image.place, size_bytes, now);
                 size_bytes = now;
             }
             is_stopping = lock(&self.is_stopping);
         }
+    }
+}
+
+/// Asks the cluster whether the image is still locked, and fences it if not.
+fn check_lock(image: &Image, completer: &Completer) {
+    match ImageLock(image).has_lock() {
+        Ok(true) => {}
+        Ok(false) => completer.results.fence("the lock of the image is lost"),
+        Err(error) if error.raw_os_error() == Some(libc::ESHUTDOWN) => {
+            completer.results.fence("the cluster shuts this client out");
+        }
+        // The OSD is away: the lock is as it was.
+        Err(_) => {}
     }
 }
 

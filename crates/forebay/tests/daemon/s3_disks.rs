@@ -181,6 +181,24 @@ fn take_over(daemon: &Daemon) {
 }
 
 #[test]
+fn an_idle_former_owner_takes_the_volume_back_when_it_is_told_to() {
+    let place = Place::new();
+    let settings = "mode=write-through,nofail=yes";
+    let first = place.start("one", settings);
+    let second = place.start("two", settings);
+    take_over(&second);
+    let mut client = second.client("v");
+    client.write(0, &block(0, 7)).unwrap();
+    client.flush().unwrap();
+    // It has asked nothing of the store since, and so it believes to have the volume.
+    let (code, text) = first.run(&["takeover", "v"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(version(0, &first.client("v").read(0, BLOCK).unwrap()), 7);
+    first.stop();
+    second.stop();
+}
+
+#[test]
 fn a_former_owner_that_wakes_up_changes_nothing() {
     let place = Place::new();
     let first = place.start("one", "mode=write-through");

@@ -45,16 +45,6 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// Does something that may never end on a thread of its own. Returns its result if it ends in time.
-fn within<T: Send + 'static>(
-    timeout: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (sender, result) = mpsc::channel();
-    Thread::named("journal-move").spawn(move || drop(sender.send(work()))).ok()?;
-    result.recv_timeout(timeout).ok()
-}
-
 /// Moves a volume to another journal, to none, or from none, and changes its other settings, as
 /// [`VolumeService::change`] does. Its clients are served meanwhile; its writes go to the disk.
 ///
@@ -211,7 +201,8 @@ impl Mover<'_> {
         let from = self.from.clone().filter(|used| !used.journal.is_abandoned());
         let (to, name) = (to.filter(|_| self.relies).cloned(), self.volume.name.clone());
         let left = deadline.saturating_duration_since(Instant::now());
-        let prepared = within(left, move || -> Result<(), JournalError> {
+        let thread = Thread::named("journal-move");
+        let prepared = thread.within(left, move || -> Result<(), JournalError> {
             // First the former journal: until its records are void, it alone may be relied on. In
             // between, no journal is, and the disk has everything.
             if let Some(used) = from {
@@ -291,7 +282,8 @@ fn enter(
 /// answer is waited for on another thread.
 fn leave(shared: &Shared, volume: &Volume, used: Arc<JournalUse>) {
     let journal = used.journal.name().to_owned();
-    let left = within(shared.timeouts.disk, move || used.journal.detach_or_report(used.number));
+    let left = Thread::named("journal-move")
+        .within(shared.timeouts.disk, move || used.journal.detach_or_report(used.number));
     if left.is_none() {
         tracing::warn!(
             volume = %volume.name,

@@ -6,6 +6,7 @@ use super::drain::wait_until_idle;
 use crate::error::VolumeResult;
 use crate::journal::{Journal, devices_of, end_records, leave, release_unserved};
 use forebay_backend::{Backend, Displaced};
+use forebay_threads::Thread;
 
 /// The volumes whose disks other clients have taken over.
 pub fn taken_over(volumes: &VolumeService) -> Vec<String> {
@@ -19,12 +20,17 @@ pub fn without_journal(volumes: &VolumeService) -> Vec<String> {
     all.filter(|volume| volume.has_lost_journal()).map(|volume| volume.name.clone()).collect()
 }
 
-/// Whether another host has the disk of a volume or a device of its journal. Asks reserved disks,
-/// while the other functions here say what is known. False for a volume that is not served.
+/// Whether another host has the disk of a volume or a device of its journal. Asks their servers,
+/// for a bounded time, while the other functions here say what was noticed. False for a volume that
+/// is not served, and if they do not answer.
 pub fn is_lost(volumes: &VolumeService, name: &str) -> bool {
-    let Ok(volume) = volumes.shared.volumes.named(name) else { return false };
-    let used = volume.journal.get();
-    are_lost(&*volume.backend, used.as_ref().map(|used| &*used.journal))
+    let shared = &volumes.shared;
+    let Ok(volume) = shared.volumes.named(name) else { return false };
+    let asked = Thread::named("ask-owner").within(shared.timeouts.disk, move || {
+        let used = volume.journal.get();
+        are_lost(&*volume.backend, used.as_ref().map(|used| &*used.journal))
+    });
+    asked.unwrap_or(false)
 }
 
 /// Whether another host has a disk, or a device of its journal.
@@ -32,10 +38,9 @@ pub(super) fn are_lost(disk: &dyn Backend, journal: Option<&Journal>) -> bool {
     has_other_owner(disk) || journal.is_some_and(|it| devices_of(it).any(has_other_owner))
 }
 
-/// Whether another host has a store. Asks a reserved disk. The write to an image of Ceph that
-/// settles the tenure, before a client is served, fails without the lock.
+/// Whether another host has a store.
 fn has_other_owner(store: &dyn Backend) -> bool {
-    store.is_shared() && matches!(store.check_presence(), Err(Displaced::TakenOver))
+    store.is_shared() && matches!(store.ask_presence(), Err(Displaced::TakenOver))
 }
 
 /// Removes a volume of one of these kinds: disconnects the clients, and forgets
