@@ -319,7 +319,7 @@ races() {
     "$forebay" takeover v --state "$dir/$host" >>"$dir/log" 2>&1 ||
       gave_up "host $host cannot take over after both did"
     pattern "$host" "$previous" --rw=read --verify_only=0 ||
-      gave_up "host $host does not have what was written"
+      gave_up "host $host has other data than was written"
     pattern "$host" "$round" --rw=write --do_verify=0 || gave_up "host $host takes no writes"
     previous=$round
   done

@@ -207,7 +207,7 @@ compare one 0x33333333 || give_up "the data is not there after the way back"
 forebay stop --state /mnt/state/one >/tmp/stop.log 2>&1 || give_up "the server does not stop"
 forebay stop --state /mnt/state/two >/tmp/stop.log 2>&1 || true
 
-# Both hosts take over at once, and then one of them does, which has what was written before.
+# Both hosts take over at once. Then one of them does, and must have all data written before.
 for host in one two; do start "$host"; done
 previous=0x33333333
 for round in 1 2 3 4 5; do
@@ -220,14 +220,14 @@ for round in 1 2 3 4 5; do
   for taker in $takers; do wait "$taker" || true; done
   [ $((round % 2)) = 0 ] || host=one
   forebay takeover disk --state "/mnt/state/$host" || give_up "host $host cannot take over"
-  compare "$host" "$previous" || give_up "host $host does not have what was written"
+  compare "$host" "$previous" || give_up "host $host has other data than was written"
   previous=0x5555555$round
   write "$host" "$previous" || give_up "host $host takes no writes"
 done
 for host in one two; do
   forebay stop --state "/mnt/state/$host" >/tmp/stop.log 2>&1 || true
 done
-say "two hosts have taken over at once, and what was written is there"
+say "two hosts have taken over at once, and no data is lost"
 
 # Many takeovers, while clients write to a disk of zeroes: by command, and by hosts that watch the
 # journal.

@@ -242,7 +242,7 @@ fn run(args: &TakeoverArgs) -> Result<()> {
             })
             .collect();
         let times = take_over_repeatedly(args, &mut nodes, &site);
-        // The clients then say that nobody answers them.
+        // The clients' error would only say that no server answers.
         let _ = times.as_ref().inspect_err(|error| eprintln!("takeovers: {error:#}"));
         site.is_over.store(true, Ordering::Release);
         let mut blocks = Vec::new();

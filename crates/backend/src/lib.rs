@@ -198,7 +198,7 @@ pub trait Backend: Send + Sync {
     /// not answer.
     ///
     /// # Errors
-    /// As [`Backend::check_presence`]. An answer that is no answer is no error.
+    /// As [`Backend::check_presence`]. If the servers answer with an error, the owner is as it was.
     fn ask_presence(&self) -> Result<(), Displaced> {
         self.check_presence()?;
         self.below().map_or(Ok(()), |below| below.ask_presence())

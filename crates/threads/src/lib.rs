@@ -70,8 +70,8 @@ impl Thread {
         })
     }
 
-    /// Does something that may never end on the thread. Returns its result if it ends in time;
-    /// otherwise, it goes on, and nobody waits for it.
+    /// Runs work that may never end on the thread. Returns its result if it ends within `timeout`;
+    /// otherwise `None`, and the thread goes on by itself.
     pub fn within<T: Send + 'static>(
         self,
         timeout: Duration,

@@ -47,7 +47,7 @@ impl VolumeService {
         let used = settings.journal.as_ref().map(|used| Arc::clone(&used.journal));
         let volume = self.add_hidden(settings).map_err(|error| {
             // I/O of a host that is shut out fails.
-            if are_lost(&*disk, used.as_deref()) { VolumeError::TakenOver(name) } else { error }
+            if are_lost(&self.shared, disk, used) { VolumeError::TakenOver(name) } else { error }
         })?;
         check_still_here(self, &volume)?;
         // Data in other journals, and what former owners of the disk have left, is void from the
@@ -203,8 +203,8 @@ impl VolumeService {
 /// hosts that take a volume over at once could have one of the two each; and what was restored may
 /// be records of the other host, if this one has slept.
 fn check_still_here(volumes: &VolumeService, volume: &Arc<Volume>) -> VolumeResult {
-    let used = volume.journal.get();
-    if !are_lost(&*volume.backend, used.as_ref().map(|used| &*used.journal)) {
+    let journal = volume.journal.get().map(|used| Arc::clone(&used.journal));
+    if !are_lost(&volumes.shared, Arc::clone(&volume.backend), journal) {
         return Ok(());
     }
     // Its data goes nowhere.

@@ -5,8 +5,10 @@ use super::VolumeService;
 use super::drain::wait_until_idle;
 use crate::error::VolumeResult;
 use crate::journal::{Journal, devices_of, end_records, leave, release_unserved};
+use crate::shared::Shared;
 use forebay_backend::{Backend, Displaced};
 use forebay_threads::Thread;
+use std::sync::Arc;
 
 /// The volumes whose disks other clients have taken over.
 pub fn taken_over(volumes: &VolumeService) -> Vec<String> {
@@ -26,16 +28,21 @@ pub fn without_journal(volumes: &VolumeService) -> Vec<String> {
 pub fn is_lost(volumes: &VolumeService, name: &str) -> bool {
     let shared = &volumes.shared;
     let Ok(volume) = shared.volumes.named(name) else { return false };
-    let asked = Thread::named("ask-owner").within(shared.timeouts.disk, move || {
-        let used = volume.journal.get();
-        are_lost(&*volume.backend, used.as_ref().map(|used| &*used.journal))
-    });
-    asked.unwrap_or(false)
+    let journal = volume.journal.get().map(|used| Arc::clone(&used.journal));
+    are_lost(shared, Arc::clone(&volume.backend), journal)
 }
 
-/// Whether another host has a disk, or a device of its journal.
-pub(super) fn are_lost(disk: &dyn Backend, journal: Option<&Journal>) -> bool {
-    has_other_owner(disk) || journal.is_some_and(|it| devices_of(it).any(has_other_owner))
+/// Whether another host has a disk, or a device of its journal. As [`is_lost`].
+pub(super) fn are_lost(
+    shared: &Shared,
+    disk: Arc<dyn Backend>,
+    journal: Option<Arc<Journal>>,
+) -> bool {
+    let asked = Thread::named("ask-owner").within(shared.timeouts.disk, move || {
+        has_other_owner(&*disk)
+            || journal.is_some_and(|journal| devices_of(&journal).any(has_other_owner))
+    });
+    asked.unwrap_or(false)
 }
 
 /// Whether another host has a store.
