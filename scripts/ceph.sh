@@ -297,7 +297,7 @@ takeovers() {
 # races: two hosts take the volume over at once, and then one of them does, which serves what was
 # written before.
 races() {
-  local host round previous=0 takers
+  local host round previous=0 takers racer
   say "takeovers by two hosts at once"
   fresh_images
   for host in one two; do
@@ -324,7 +324,7 @@ races() {
     previous=$round
   done
   kill "${racers[@]}"
-  wait "${racers[@]}" || gave_up "a server has failed to stop"
+  for racer in "${racers[@]}"; do wait "$racer" || gave_up "a server has failed to stop"; done
   racers=()
 }
 
