@@ -247,12 +247,14 @@ impl Backend for SavedMemory {
         // Writes from here on count as changes; those before are in the image.
         {
             let mut save = write(&self.store.save);
+            // Held with the swap: in between, it would look as if the image had everything.
+            let mut last = lock(&self.last);
             if !self.store.is_changed.swap(false, Ordering::Relaxed) {
                 return Ok(());
             }
             let snapshot = Snapshot::new(self.store.description.size_bytes());
             *save = Some(Save { snapshot, number });
-            lock(&self.last).is_saving = true;
+            last.is_saving = true;
         }
         self.save_now(&mut image, number)
     }
@@ -314,6 +316,27 @@ mod tests {
         let spec = format!("memory:16MiB?save={}", path.display().to_string().replace('&', "%26"));
         let backend = open(&spec, &OpenOptions::default()).unwrap();
         crate::conformance::check(&backend);
+    }
+
+    #[test]
+    fn a_save_that_begins_does_not_look_as_if_it_were_done() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = image(directory.path());
+        let disk = SavedMemory::open(SIZE, &path, None, &OpenOptions::default()).unwrap();
+        Blocking::new(&disk).write(0, &[1; 512], false).unwrap();
+        std::thread::scope(|scope| {
+            // As a status does, which asks at that moment.
+            let last = lock(&disk.last);
+            let saving = scope.spawn(|| disk.save().unwrap());
+            while disk.store.save.try_read().is_ok() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(last.is_saving || disk.store.is_changed.load(Ordering::Relaxed));
+            drop(last);
+            saving.join().unwrap();
+        });
+        assert!(disk.saved().is_some_and(|saved| saved.last.is_some() && !saved.is_changed));
     }
 
     #[test]
