@@ -375,9 +375,7 @@ fn the_file_of_a_socket_that_is_deleted_is_missed_but_not_made_again() {
     let daemon = manager.start("no", &["--volume", &manager.volume()]);
     fs::remove_file(manager.at("nbd.sock")).unwrap();
     fs::remove_dir_all(manager.at("state")).unwrap();
-    wait_until("the server says so", PATIENCE, || {
-        daemon.log().contains("the file of an activated socket was deleted")
-    });
+    daemon.wait_for_log("the file of an activated socket was deleted");
     // It answers at the sockets that it makes again.
     wait_until("the server answers", PATIENCE, || {
         run_forebay(manager.directory.path(), &["status"]).0 == Some(0)

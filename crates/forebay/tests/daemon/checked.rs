@@ -119,7 +119,8 @@ fn a_journal_on_the_volumes_own_disk_is_reported() {
     // On a file system whose disks are not known, as of a server, nothing can be said.
     if notes != "null" {
         let note = "its journal is on the volume's own disk";
-        assert!(notes.contains(note) && daemon.log().contains(note), "{notes}");
+        assert!(notes.contains(note), "{notes}");
+        daemon.wait_for_log(note);
         let (_, shown) = daemon.run(&["status"]);
         assert!(crate::process::on_one_line(&shown).contains(note), "{shown}");
     }

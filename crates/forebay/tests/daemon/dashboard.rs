@@ -42,8 +42,8 @@ fn the_link_in_the_state_directory_changes_settings_and_ends_with_the_daemon() {
     let path = directory.path().join("state/dashboard.url");
     let link = std::fs::read_to_string(&path).unwrap().trim().to_owned();
     let (url, token) = link.split_once("#token=").unwrap();
-    assert!(!daemon.log().contains(token), "the log has the token");
-    assert!(daemon.log().contains(url), "the log has the address");
+    daemon.wait_for_log(url);
+    assert!(!daemon.log_so_far().contains(token), "the log has the token");
     assert_eq!(ask(&link, None, "GET", "/", "").0, 200);
     let (_, status) = ask(&link, None, "GET", "/v1/status", "");
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
@@ -81,7 +81,7 @@ fn a_reload_replaces_the_tokens() {
     // A file that cannot be used leaves the tokens as they are.
     std::fs::write(&tokens, "nonsense\n").unwrap();
     daemon.signal(Signal::HUP);
-    wait_until("the refusal", PATIENCE, || daemon.log().contains("dashboard unchanged"));
+    daemon.wait_for_log("dashboard unchanged");
     assert_eq!(status(Some(new)), 200);
     daemon.stop();
 }

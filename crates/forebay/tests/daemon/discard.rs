@@ -63,7 +63,7 @@ fn what_a_disk_refuses_is_in_the_file(blocks: &str, settings: &str) {
     let (code, text) = daemon.run(&[&discard[..], &["--save", &file]].concat());
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("that its disk lacks are in"), "{text}");
-    assert!(daemon.log().contains("dirty data given up volume=\"a\""), "{}", daemon.log());
+    daemon.wait_for_log("dirty data given up volume=\"a\"");
     assert_eq!(daemon.run(&["volume", "add", &format!("a={disk}")]).0, Some(0), "it has left");
     daemon.stop();
     assert!(read(&at("disk.img")) == vec![0; SIZE_BYTES as usize], "the disk took nothing");
@@ -175,9 +175,7 @@ fn a_shutdown_of_the_machine_leaves(settings: &str, arguments: &[&str], kept_in:
     }
     let (expected, other) = (write(&daemon, "a", 1), write(&daemon, "b", 2));
     daemon.terminate();
-    wait_until("the stop has failed", PATIENCE, || {
-        daemon.log().contains("shutdown failed, continuing to serve")
-    });
+    daemon.wait_for_log("shutdown failed, continuing to serve");
     std::fs::write(at("stopping"), "").unwrap();
     daemon.wait();
     drop(ups);

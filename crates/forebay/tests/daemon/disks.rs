@@ -16,7 +16,7 @@ fn state(daemon: &Daemon, volume: &str) -> String {
 }
 
 fn lines(daemon: &Daemon, parts: &[&str]) -> usize {
-    let log = daemon.log();
+    let log = daemon.log_so_far();
     log.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count()
 }
 

@@ -46,12 +46,10 @@ fn disk_geometry_is_shown_and_settings_override_the_device() {
                   hand) optimal I/O 112KiB rotational yes (set by hand)";
     assert!(text.contains(fields), "{text}");
     let text = on_one_line(&run_forebay(directory.path(), &["status"]).1);
-    let log = daemon.log();
     for sentence in [format!("array: {contradiction}"), format!("wide: {note}")] {
         assert!(text.contains(&format!("warning volume {sentence}")), "{text}");
         let (name, note) = sentence.split_once(": ").unwrap();
-        let event = format!("inconsistent disk geometry volume={name} note={note}");
-        assert!(log.contains(&event), "{log}");
+        daemon.wait_for_log(&format!("inconsistent disk geometry volume={name} note={note}"));
     }
     let is_rotational = |volume: &str| daemon.client(volume).opened.can(export_flag::ROTATIONAL);
     assert_eq!((is_rotational("array"), is_rotational("plain")), (true, false));

@@ -159,8 +159,8 @@ fn no_client_sees_an_error(io: &str, layer: &str, upgrades: usize) {
         clients.into_iter().map(|client| client.join().unwrap()).collect()
     });
     println!("longest pause: {} ms", longest_us.load(Ordering::Relaxed) / 1000);
-    let log = daemon.log();
-    assert_eq!(log.matches("handed=4 closed=0").count(), upgrades, "all go over each time");
+    // All go over each time.
+    daemon.wait_for_log_times("handed=4 closed=0", upgrades);
     daemon.stop();
     let found = std::fs::read(directory.path().join("disk.img")).unwrap();
     assert!(found == parts.concat(), "the disk has what the clients have written");
@@ -294,8 +294,7 @@ fn a_payload_that_comes_soon_is_written_and_one_that_does_not_ends_its_connectio
             assert_eq!(other.read(2 * MIB, 4096).unwrap(), [0; 4096]);
             soon.read(0, 512).unwrap();
         }
-        let log = daemon.log();
-        assert_eq!(log.matches("handed=2 closed=1").count(), 2, "{log}");
+        daemon.wait_for_log_times("handed=2 closed=1", 2);
         daemon.stop();
     }
 }
@@ -315,7 +314,7 @@ fn a_client_that_reads_no_replies_delays_an_upgrade_only_briefly() {
     upgrade(&daemon);
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     assert_eq!(other.read(0, 4096).unwrap(), [3; 4096]);
-    assert!(daemon.log().contains("handed=1 closed=1"));
+    daemon.wait_for_log("handed=1 closed=1");
     assert!(is_closed(&mut deaf.stream));
     daemon.stop();
 }
@@ -363,7 +362,7 @@ fn a_volume_that_the_next_server_lacks_or_offers_less_of_ends_its_connections() 
         "the volume has another disk",
     ] {
         // The log is written by a thread of its own.
-        wait_until(reason, PATIENCE, || daemon.log().contains(reason));
+        daemon.wait_for_log(reason);
     }
     assert_eq!(daemon.connections(), 1);
     daemon.stop();
@@ -446,8 +445,8 @@ fn a_program_that_does_not_continue_connections_gets_none() {
     std::fs::write(&program, script).unwrap();
     assert_eq!(daemon.run(&["upgrade"]).0, Some(1));
     assert!(is_closed(&mut client.stream));
-    assert!(!daemon.log().contains("handed over"));
-    assert!(daemon.log().contains("a version that does not continue them"));
+    daemon.wait_for_log("a version that does not continue them");
+    assert!(!daemon.log_so_far().contains("handed over"));
     assert_eq!(daemon.client("disk").read(4096, 4096).unwrap(), [4; 4096]);
     daemon.stop();
 }
@@ -483,9 +482,7 @@ fn connections_that_no_server_takes_in_time_are_closed() {
     let begun = Instant::now();
     assert!(is_closed(&mut client.stream), "although the next server hangs");
     assert!(begun.elapsed() >= Duration::from_secs(1));
-    wait_until("the keeper says so", PATIENCE, || {
-        daemon.log().contains("no server has served in time")
-    });
+    daemon.wait_for_log("no server has served in time");
     assert_ne!(daemon.server(), before);
     upgrade.kill().unwrap();
     upgrade.wait().unwrap();

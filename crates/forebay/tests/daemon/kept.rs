@@ -286,9 +286,7 @@ fn dirty_lines_of_an_unserved_volume_are_kept_until_it_is_added() {
     std::fs::write(at("forebay.toml"), "").unwrap();
     let before = daemon.server();
     daemon.kill_server();
-    wait_until("the next server logs it", PATIENCE, || {
-        daemon.log().contains("a volume that is not served, keeping it bytes=4096 volume=disk=")
-    });
+    daemon.wait_for_log("a volume that is not served, keeping it bytes=4096 volume=disk=");
     assert_ne!(daemon.server(), before);
     wait_until("the control socket answers", PATIENCE, || {
         run_forebay(directory.path(), &["status"]).0 == Some(0)
@@ -322,7 +320,7 @@ fn a_keeper_that_cannot_start_the_next_server_keeps_the_pool_and_tries_again() {
     let (path, daemon) = kept_with_dirty_line(directory.path());
     limit_descriptors(daemon.id(), 3);
     daemon.kill_server();
-    wait_until("the start fails", PATIENCE, || daemon.log().contains("cannot start the server"));
+    daemon.wait_for_log("cannot start the server");
     limit_descriptors(daemon.id(), 1024);
     assert_eq!(reconnect(&daemon).read(4096, 4096).unwrap(), content(1, 1));
     daemon.stop();
@@ -363,7 +361,7 @@ fn a_stop_that_a_server_refused_is_not_repeated_to_the_next_one() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = kept_with_unserved(directory.path(), &["disk"]);
     daemon.terminate();
-    wait_until("it continues", PATIENCE, || daemon.log().contains("continuing to serve"));
+    daemon.wait_for_log("continuing to serve");
     kill_and_wait(&daemon);
     let (code, text) = daemon.run(&["stop"]);
     assert!(code == Some(1) && text.contains("4.0 KiB of dirty data of volume 'disk'"), "{text}");
@@ -377,9 +375,7 @@ fn dirty_lines_of_unserved_volumes_are_discarded_neither_by_signals_nor_unnamed(
     // A service manager, and a keeper beside it, may repeat the signal.
     for times in 1..=2 {
         daemon.terminate();
-        wait_until("it continues", PATIENCE, || {
-            daemon.log().matches("continuing to serve").count() == times
-        });
+        daemon.wait_for_log_times("continuing to serve", times);
     }
     let mut refused = names.map(|_| {
         let (code, text) = daemon.run(&["stop"]);
@@ -422,9 +418,9 @@ fn slow_a_stop_requested_while_no_server_runs_does_not_discard_the_pool() {
     let (path, daemon) = kept_with_dirty_line(directory.path());
     limit_descriptors(daemon.id(), 3);
     daemon.kill_server();
-    wait_until("the start fails", PATIENCE, || daemon.log().contains("cannot start the server"));
+    daemon.wait_for_log("cannot start the server");
     daemon.terminate();
-    wait_until("the keeper gives up", PATIENCE, || daemon.log().contains("SIGTERM to discard"));
+    daemon.wait_for_log("SIGTERM to discard");
     limit_descriptors(daemon.id(), 1024);
     daemon.signal(rustix::process::Signal::HUP);
     // The next server carries the stop out.
@@ -574,7 +570,7 @@ fn a_keeper_kills_a_server_that_hangs_and_the_next_one_has_the_pool() {
     rustix::process::kill_process(hanging, rustix::process::Signal::STOP).unwrap();
     wait_until("another server", PATIENCE, || daemon.server() != hanging);
     assert_eq!(reconnect(&daemon).read(4096, 4096).unwrap(), content(1, 3));
-    assert!(daemon.log().contains("the server hangs, and is killed"));
+    daemon.wait_for_log("the server hangs, and is killed");
     daemon.stop();
     // The keeper has told that it lives, also meanwhile.
     let mut told = 0;

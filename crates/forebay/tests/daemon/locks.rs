@@ -1,7 +1,5 @@
 //! Locks on devices and the state directory, including locks that briefly outlive their process.
 
-use crate::common::client::PATIENCE;
-use crate::common::wait_until;
 use crate::process::{Daemon, failed_start, make_file, output_of, wait_for_exit};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -204,9 +202,7 @@ fn a_volume_with_the_content_of_an_image_is_served_again_after_a_crash() {
     client.flush().unwrap();
     drop(client);
     daemon.kill_server();
-    wait_until("the next server listens", PATIENCE, || {
-        daemon.log().matches("listening for NBD clients").count() == 2
-    });
+    daemon.wait_for_log_times("listening for NBD clients", 2);
     assert_eq!(daemon.client("disk").read(0, 512).unwrap(), sector);
     daemon.stop();
 }

@@ -40,8 +40,9 @@ pub fn over_control(directory: &Path) -> String {
 
 /// The port that the log names.
 fn address(daemon: &Daemon) -> String {
-    let log = daemon.log();
-    let (_, after) = log.split_once("serving metrics").unwrap_or_else(|| panic!("{log}"));
+    daemon.wait_for_log("serving metrics");
+    let log = daemon.log_so_far();
+    let (_, after) = log.split_once("serving metrics").unwrap();
     let address = after.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
     address.trim_matches('"').to_owned()
 }

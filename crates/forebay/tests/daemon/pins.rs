@@ -201,7 +201,7 @@ fn pins_of_the_configuration_that_are_refused_do_not_prevent_a_start() {
     let daemon = start(there, "auto", ",pin=600MiB+1MiB");
     let pins = status_of(&daemon, 0)["pins"].clone();
     assert_eq!((&pins["state"], &pins["pinned_bytes"]), (&"refused".into(), &0.into()));
-    assert!(daemon.log().contains("serving without pinned ranges"), "{}", daemon.log());
+    daemon.wait_for_log("serving without pinned ranges");
     let text = on_one_line(&succeed(&daemon, &["status"]));
     let alert = "warning volume disk: not pinned: a range to be pinned ends beyond the end of \
                  volume 'disk' (512 MiB)";
@@ -377,6 +377,6 @@ fn a_shortage_of_memory_shrinks_the_cache_to_what_its_pins_need() {
     // Unpinned memory is given back, too.
     succeed(&daemon, &["unpin", "disk", "all"]);
     wait_until("the rest is given back", PATIENCE, || memory("limit_bytes") < least);
-    assert!(!daemon.log().contains("cannot change the size"), "{}", daemon.log());
+    assert!(!daemon.log_so_far().contains("cannot change the size"), "{}", daemon.log_so_far());
     daemon.stop();
 }

@@ -321,8 +321,7 @@ fn a_volume_whose_journal_failed_before_a_power_cut_is_served_from_the_vault() {
         assert_eq!(status.journals[0].state, JournalState::Failed);
         let reason = status.journals[0].state_reason.clone().unwrap();
         assert!(reason.contains("volume 'disk' is served without it"), "{reason}");
-        let log = daemon.log();
-        assert!(log.contains("without its failed journal, under its UPS alone"), "{log}");
+        daemon.wait_for_log("without its failed journal, under its UPS alone");
         if comes_back {
             daemon.stop();
         } else {
@@ -368,10 +367,9 @@ fn a_dump_is_logged_once() {
     let mut client = daemon.client("disk");
     write_all(&mut client);
     ups.set_status("OB DISCHRG LB");
-    wait_until("power may be cut", PATIENCE, || daemon.log().contains("power may be cut"));
+    daemon.wait_for_log("power may be cut");
     drop(client);
-    let log = daemon.log();
-    assert_eq!(log.matches("dump complete").count(), 1, "{log}");
+    daemon.wait_for_log_times("dump complete", 1);
 }
 
 #[test]
@@ -380,9 +378,9 @@ fn a_dump_whose_disk_does_not_flush_is_not_logged_as_failed() {
     let mut client = daemon.client("disk");
     client.write(0, &content(0)).unwrap();
     ups.set_status("OB DISCHRG LB");
-    wait_until("the outcome is logged", PATIENCE, || daemon.log().contains("disks not flushed"));
+    daemon.wait_for_log("disks not flushed");
     drop(client);
-    let log = daemon.log();
+    let log = daemon.log_so_far();
     assert!(!log.contains("dump failed") && !log.contains("power may be cut"), "{log}");
 }
 

@@ -183,14 +183,11 @@ fn a_step_of_the_recreation_of_the_state_directory_that_failed_is_repeated() {
     fs::create_dir_all(place.path("next").join(format!("{name}.new"))).unwrap();
     fs::rename(place.path("state"), place.path("away")).unwrap();
     fs::rename(place.path("next"), place.path("state")).unwrap();
-    wait_until("the failure is logged", PATIENCE, || {
-        daemon.log().contains("cannot recreate the state directory")
-    });
+    daemon.wait_for_log("cannot recreate the state directory");
     fs::remove_dir(place.path("state").join(format!("{name}.new"))).unwrap();
     wait_until("the control socket answers", PATIENCE, || place.try_status().is_some());
     assert!(place.has_record(".relied"));
-    let recreated = || daemon.log().contains("state directory recreated");
-    wait_until("the recreation is complete", PATIENCE, recreated);
+    daemon.wait_for_log("state directory recreated");
     daemon.stop();
 }
 

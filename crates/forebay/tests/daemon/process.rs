@@ -395,9 +395,20 @@ impl Daemon {
         self.is_kept = is_kept;
     }
 
-    /// The log of all daemons on this socket.
-    pub fn log(&self) -> String {
+    /// What the log of all daemons on this socket has by now. A thread of its own writes it, so a
+    /// line may be missing for a while: [`Self::wait_for_log`] is for what it has to say.
+    pub fn log_so_far(&self) -> String {
         std::fs::read_to_string(log_path(&self.socket)).unwrap()
+    }
+
+    /// Waits until the log has a text.
+    pub fn wait_for_log(&self, text: &str) {
+        wait_until(text, PATIENCE, || self.log_so_far().contains(text));
+    }
+
+    /// Waits until the log has a text this many times.
+    pub fn wait_for_log_times(&self, text: &str, times: usize) {
+        wait_until(text, PATIENCE, || self.log_so_far().matches(text).count() == times);
     }
 
     /// Connects a client to a volume.

@@ -75,9 +75,7 @@ fn lowered_below_what_is_dirty(io: &str) {
         let found = client.read(2 * first * 4096, WIDTH * 4096).unwrap();
         assert!(found == data(first, version(first)), "the write at line {first} is wrong");
     }
-    let log = daemon.log();
-    let event = "cache ratio setting=\"90:10\" read_percent=90 write_percent=10";
-    assert!(log.contains(event), "{log}");
+    daemon.wait_for_log("cache ratio setting=\"90:10\" read_percent=90 write_percent=10");
     drop(client);
     daemon.stop();
     let disk = std::fs::read(&path).unwrap();
@@ -208,9 +206,7 @@ fn a_reload_and_the_next_server_have_the_ratio_that_was_set() {
     configure("100:0");
     for times in 1..=2 {
         daemon.signal(Signal::HUP);
-        wait_until("the refusal", PATIENCE, || {
-            daemon.log().matches("a write share of 0% is 0B").count() == times
-        });
+        daemon.wait_for_log_times("a write share of 0% is 0B", times);
     }
     assert!(is("50:50"));
     drop(client);

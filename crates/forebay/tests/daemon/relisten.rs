@@ -189,7 +189,8 @@ fn addresses_are_opened_and_closed_and_clients_stay_connected() {
         assert_eq!(Client::new(&served.at("second.sock"), "disk").read(0, 4096), Ok(vec![7; 4096]));
         assert!(TcpStream::connect(("127.0.0.1", port)).is_ok());
         assert_eq!(served.listeners().len(), 2);
-        let log = served.daemon().log();
+        served.daemon().wait_for_log("listener closed");
+        let log = served.daemon().log_so_far();
         let closed = log.lines().find(|line| line.contains("listener closed")).unwrap();
         assert!(closed.contains("first.sock") && closed.contains("clients=1"), "{closed}");
         // The port is closed at once, and can be opened again.
@@ -291,7 +292,7 @@ fn a_socket_whose_rights_change_stays_the_same() {
     let found = fs::symlink_metadata(&path).unwrap();
     assert_eq!((mode_of(&path), found.ino()), (default_mode, inode));
     assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
-    assert!(!served.daemon().log().contains("listener closed"));
+    assert!(!served.daemon().log_so_far().contains("listener closed"));
     // The file is deleted with the state directory, or by mistake, and made again as configured.
     served.reload("nbd = ['unix:DIR/first.sock,mode=0600']");
     served.stop();

@@ -1,7 +1,5 @@
 //! Reloads of the configuration file.
 
-use crate::common::client::PATIENCE;
-use crate::common::wait_until;
 use crate::process::{Daemon, MIB, make_file, on_one_line};
 use forebay_nbd::NbdCommand;
 use rustix::process::Signal;
@@ -32,11 +30,6 @@ fn start(directory: &Path) -> Daemon {
     Daemon::start_with(directory, "epoll", "64MiB", &[], &["--config", &file])
 }
 
-/// Waits until the log contains a text this many times.
-fn wait_for_log(daemon: &Daemon, text: &str, times: usize) {
-    wait_until(text, PATIENCE, || daemon.log().matches(text).count() == times);
-}
-
 #[test]
 fn a_stop_begins_while_a_reload_waits_for_a_disk() {
     let directory = tempfile::tempdir().unwrap();
@@ -48,10 +41,10 @@ fn a_stop_begins_while_a_reload_waits_for_a_disk() {
     daemon.client("disk").write(0, &[7; 4096]).unwrap();
     configure(there, &[other]);
     daemon.signal(Signal::HUP);
-    wait_for_log(&daemon, "volume 'disk' is removed", 1);
+    daemon.wait_for_log_times("volume 'disk' is removed", 1);
     daemon.terminate();
-    wait_for_log(&daemon, "flushing dirty data before shutdown", 1);
-    let log = daemon.log();
+    daemon.wait_for_log_times("flushing dirty data before shutdown", 1);
+    let log = daemon.log_so_far();
     assert!(!log.contains("configuration change failed"), "the reload has ended: {log}");
 }
 
@@ -65,8 +58,8 @@ fn the_removal_of_most_volumes_has_to_be_confirmed() {
     let served = || daemon.status()["volumes"].as_array().unwrap().len();
     configure(there, &[]);
     daemon.signal(Signal::HUP);
-    wait_for_log(&daemon, "it would remove 3 of 3 volumes, a, b, c", 1);
-    assert!(daemon.log().contains("run `forebay reload --remove` if that is meant"));
+    daemon.wait_for_log_times("it would remove 3 of 3 volumes, a, b, c", 1);
+    daemon.wait_for_log("run `forebay reload --remove` if that is meant");
     configure(there, &volumes[..1]);
     let (code, said) = daemon.run(&["reload"]);
     assert!(code == Some(1) && said.contains("it would remove 2 of 3 volumes, b, c"), "{said}");
@@ -99,7 +92,7 @@ fn two_volumes_exchange_their_disks_in_one_reload() {
     daemon.client("b").write(0, &[2; 4096]).unwrap();
     configure(there, &[volume("a", &two), volume("b", &one)]);
     daemon.signal(Signal::HUP);
-    wait_for_log(&daemon, "volume added", 4);
+    daemon.wait_for_log_times("volume added", 4);
     assert_eq!(daemon.client("a").read(0, 4096).unwrap(), [2; 4096]);
     assert_eq!(daemon.client("b").read(0, 4096).unwrap(), [1; 4096]);
     daemon.stop();
@@ -197,7 +190,7 @@ fn a_replacement_that_fails_is_repeated_by_the_next_reload() {
     daemon.client("a").write(0, &[1; 4096]).unwrap();
     configure(there, &[volume("a", &two.replace("two", "tow"))]);
     daemon.signal(Signal::HUP);
-    wait_for_log(&daemon, FAILED, 1);
+    daemon.wait_for_log_times(FAILED, 1);
     let mut client = daemon.client("a");
     assert_eq!(client.read(0, 4096).unwrap(), [1; 4096], "the disk does not exist");
     drop(client);
@@ -206,14 +199,14 @@ fn a_replacement_that_fails_is_repeated_by_the_next_reload() {
     used.lock().unwrap();
     for attempt in 2..4 {
         daemon.signal(Signal::HUP);
-        wait_for_log(&daemon, FAILED, attempt);
+        daemon.wait_for_log_times(FAILED, attempt);
         let volumes = daemon.status()["volumes"].clone();
         assert!(volumes.as_array().unwrap().is_empty(), "the disk is in use: {volumes}");
     }
     // A child of another test may have the file open, too, between fork and exec.
     used.unlock().unwrap();
     daemon.signal(Signal::HUP);
-    wait_for_log(&daemon, "volume added", 2);
+    daemon.wait_for_log_times("volume added", 2);
     assert_eq!(daemon.client("a").read(0, 4096).unwrap(), [0; 4096]);
     daemon.stop();
 }

@@ -279,7 +279,7 @@ fn an_outage_of_the_store_is_a_pause_and_shown() {
         flush.join().unwrap();
     }
     assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
-    assert!(daemon.log().contains("SlowDown"), "{}", daemon.log());
+    daemon.wait_for_log("SlowDown");
     daemon.stop();
 }
 

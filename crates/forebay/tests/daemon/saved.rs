@@ -325,7 +325,7 @@ fn a_volume_in_memory_is_saved_at_intervals_and_again_after_a_failure() {
         let text = on_one_line(&text);
         assert!(text.contains(&format!("within a minute: {error} -> {remedy}")), "{text}");
         wait_until("the log has it", PATIENCE, || {
-            let log = daemon.log();
+            let log = daemon.log_so_far();
             log.contains("cannot save volume in memory, trying again within a minute")
                 && log.contains(&format!("remedy=\"{remedy}\""))
         });
@@ -363,8 +363,8 @@ fn a_volume_in_memory_is_saved_when_mains_fails_and_when_the_battery_runs_low() 
         assert!(content_of(&path) == model, "{status}");
     }
     // It is saved before the notice that power may be cut.
-    wait_until("the notice", PATIENCE, || daemon.log().contains("power may be cut"));
-    let log = daemon.log();
+    daemon.wait_for_log("power may be cut");
+    let log = daemon.log_so_far();
     let [saved, notice] = ["volume saved", "power may be cut"].map(|text| log.rfind(text));
     assert!(saved.is_some() && saved < notice, "{log}");
     ups.set_status("OL");

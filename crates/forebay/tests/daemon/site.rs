@@ -44,7 +44,7 @@ impl Host {
     /// Has the host watch a site.
     fn watch(&self, site: &str, volumes: &str) {
         configure(self.directory.path(), site, volumes);
-        assert_eq!(self.daemon.run(&["reload"]).0, Some(0), "{}", self.daemon.log());
+        assert_eq!(self.daemon.run(&["reload"]).0, Some(0), "{}", self.daemon.log_so_far());
     }
 
     fn site(&self) -> serde_json::Value {
@@ -182,7 +182,7 @@ fn hosts_are_asked_over_tls_with_the_authority_of_the_site() {
     let site = |authority: &str| {
         let site = format!("site = ['https://localhost:{port}']\nsite-ca = '{authority}'");
         configure(directory.path(), &site, &settings);
-        assert_eq!(daemon.run(&["reload"]).0, Some(0), "{}", daemon.log());
+        assert_eq!(daemon.run(&["reload"]).0, Some(0), "{}", daemon.log_so_far());
     };
     let host = || -> serde_json::Value {
         let text = daemon.run(&["status", "--site", "--json"]).1;

@@ -48,9 +48,8 @@ fn a_shortage_of_memory_shrinks_the_cache_to_its_minimum() {
         let text = on_one_line(&daemon.run(&["status", "--all"]).1);
         text.contains(field) && text.contains("warning memory: memory is short")
     });
-    let log = daemon.log();
     for event in ["memory is short, the cache shrinks", "the cache is at its minimum"] {
-        assert_eq!(log.matches(event).count(), 1, "{event}: {log}");
+        daemon.wait_for_log_times(event, 1);
     }
     // A smaller size can be set, and is wanted from now on.
     set(&daemon, least);
@@ -71,7 +70,7 @@ fn a_limit_lowered_below_the_cache_shrinks_it_to_the_minimum_that_was_set() {
         });
     };
     at_least(128 * MIB);
-    assert!(daemon.log().contains("limited_by=\"/user.slice/x\""), "{}", daemon.log());
+    daemon.wait_for_log("limited_by=\"/user.slice/x\"");
     assert_eq!(sizing(&daemon, "limited_by"), "/user.slice/x");
     let (code, text) = daemon.run(&["set", "memory-min=96MiB"]);
     assert_eq!(code, Some(0), "{text}");
@@ -98,7 +97,7 @@ fn a_control_group_at_its_limit_and_programs_that_wait_shrink_the_cache() {
         assert_eq!(memory(&daemon, "limit_bytes"), 192 * MIB);
         std::fs::write(&path, text).unwrap();
         wait_until(file, PATIENCE, || memory(&daemon, "limit_bytes") < 192 * MIB);
-        assert_eq!(daemon.log().matches("memory is short, the cache shrinks").count(), 1);
+        daemon.wait_for_log_times("memory is short, the cache shrinks", 1);
         daemon.stop();
     }
 }
@@ -157,10 +156,8 @@ fn a_reload_applies_changed_settings_of_the_memory() {
     configure("memory = '400MiB'\n");
     for times in 1..=2 {
         daemon.signal(Signal::HUP);
-        wait_until("the refusal", PATIENCE, || {
-            let text = "memory 400MiB exceeds the maximum of 192MiB, which is fixed at the start";
-            daemon.log().matches(text).count() == times
-        });
+        let refusal = "memory 400MiB exceeds the maximum of 192MiB, which is fixed at the start";
+        daemon.wait_for_log_times(refusal, times);
     }
     near(160 * MIB);
     daemon.stop();
@@ -192,7 +189,7 @@ fn the_cache_grows_again_when_memory_has_been_free_for_a_while() {
     set_uptime(machine.path(), 1_030);
     wait_for_limit(&daemon, 256 * MIB);
     wait_until("it is as before", PATIENCE, || sizing(&daemon, "state") == "steady");
-    assert_eq!(daemon.log().matches("cache grows").count(), 1, "{}", daemon.log());
+    daemon.wait_for_log_times("cache grows", 1);
     daemon.stop();
 }
 
@@ -230,7 +227,7 @@ fn memory_that_brings_hits_is_taken_step_by_step() {
     wait_until("the cache is to grow", PATIENCE, || {
         sizing(&daemon, "wanted_bytes").as_u64() > Some(start)
     });
-    assert!(daemon.log().contains("more memory would bring hits"), "{}", daemon.log());
+    daemon.wait_for_log("more memory would bring hits");
     set_uptime(machine.path(), 1_095);
     wait_until("it has grown", PATIENCE, || memory(&daemon, "limit_bytes") > start);
     let grown = memory(&daemon, "limit_bytes");
@@ -379,7 +376,7 @@ fn tool_a_hog_in_a_real_control_group_gets_the_memory_of_the_cache() {
     // How far depends on the moment of the measurement; the pool shrinks by whole slabs.
     assert!(memory(&daemon, "limit_bytes") < 300 * MIB);
     wait_until("memory has left the group", PATIENCE, || group.usage_bytes() < full - 60 * MIB);
-    assert!(daemon.log().contains("limited_by=\"/forebay-test-"), "{}", daemon.log());
+    daemon.wait_for_log("limited_by=\"/forebay-test-");
     drop(client);
     daemon.stop();
 }

@@ -36,7 +36,7 @@ fn a_slow_request_is_logged_and_shown_with_what_it_waited_for() {
     assert_eq!(waits.iter().map(us).sum::<u64>(), read["took_us"].as_u64().unwrap());
     assert!(us(waits.iter().find(|wait| wait["what"] == "disk").unwrap()) >= 100_000, "{read}");
     wait_until("the log has it", PATIENCE, || {
-        let log = daemon.log();
+        let log = daemon.log_so_far();
         let line = log.lines().find(|line| line.contains("slow request volume=\"a\""));
         line.is_some_and(|line| line.contains("offset=1048576") && line.contains("waits=\"disk "))
     });

@@ -159,7 +159,7 @@ fn unusable_totals_are_logged_and_put_aside_and_begin_at_zero() {
         let daemon = start(there, &["a"]);
         // The log is written by a thread of its own.
         wait_until(reason, PATIENCE, || {
-            let log = daemon.log();
+            let log = daemon.log_so_far();
             let warnings = log.lines().filter(|line| line.contains("statistics are unusable"));
             warnings.filter(|line| line.contains(reason)).count() == times
         });

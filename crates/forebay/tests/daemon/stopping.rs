@@ -91,11 +91,9 @@ fn sigterm_does_not_stop_a_daemon_with_dirty_data_that_its_disk_refuses() {
     assert_eq!(through.write(0, &[8; 4096]), Ok(()));
     for times in 1..3 {
         daemon.terminate();
-        wait_until("the failed stop is logged", PATIENCE, || {
-            let failed = "shutdown failed, continuing to serve \
-                          error=\"cannot write 4.0 KiB of dirty data of volume 'writes'";
-            daemon.log().matches(failed).count() == times
-        });
+        let failed = "shutdown failed, continuing to serve \
+                      error=\"cannot write 4.0 KiB of dirty data of volume 'writes'";
+        daemon.wait_for_log_times(failed, times);
         assert_eq!(back.read(0, 4096), Ok(vec![7; 4096]), "the daemon keeps serving");
         assert_eq!(daemon.client("writes").read(0, 4096), Ok(vec![7; 4096]), "a new client");
     }

@@ -73,7 +73,7 @@ fn the_pool_of_a_former_owner_is_dropped_when_the_journal_was_with_the_disk() {
     hosts.serve_there(&here, hosts.journaled(), 2);
     let mut client = reconnect(&here);
     assert_eq!((read(&mut client, 1), read(&mut client, 2)), (content(1, 2), content(2, 3)));
-    assert!(here.log().contains("another server has owned the disk"), "{}", here.log());
+    here.wait_for_log("another server has owned the disk");
     drop(client);
     here.stop();
     let disk = std::fs::read(hosts.image("disk")).unwrap();
@@ -324,9 +324,7 @@ fn a_journal_that_hangs_keeps_no_other_volume_from_being_taken_over() {
     let here = Daemon::start(hosts.here.path(), "auto", "96MiB", &volumes);
     std::thread::scope(|scope| {
         scope.spawn(|| here.run(&["takeover", "slow"]));
-        wait_until("the other journal is being opened", PATIENCE, || {
-            here.log().contains("taking over a volume")
-        });
+        here.wait_for_log("taking over a volume");
         let (code, text) = here.run(&["takeover", "disk"]);
         assert_eq!(code, Some(0), "{text}");
         write(&mut here.client("disk"), 1, 2);
@@ -420,7 +418,7 @@ fn a_takeover_whose_client_gave_up_while_the_server_slept_is_not_carried_out() {
     // A request of another client, which comes later, is answered.
     assert_eq!(here.status()["missing"][0]["standby"], true);
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(here.status()["missing"][0]["standby"], true, "{}", here.log());
+    assert_eq!(here.status()["missing"][0]["standby"], true, "{}", here.log_so_far());
     assert_eq!(here.run(&["takeover", "disk"]).0, Some(0));
     here.stop();
 }
@@ -441,7 +439,6 @@ fn a_host_that_was_just_shut_out_does_not_answer_that_it_serves_the_volume() {
         assert_eq!(code, Some(0), "{text}");
         assert_eq!(read(&mut here.client("disk"), 1), content(1, owner));
     }
-    let log = here.log();
-    assert_eq!(log.matches("taking over a volume").count(), 4, "{log}");
+    here.wait_for_log_times("taking over a volume", 4);
     here.stop();
 }

@@ -136,7 +136,7 @@ fn what_was_needed_at_nine_is_in_memory_before_nine_on_the_third_day() {
         volume_status(&daemon)["cached_bytes"] == bytes
     });
     read(&daemon, &parts);
-    assert_eq!(counter(&daemon, "read_misses"), 0, "{}", daemon.log());
+    assert_eq!(counter(&daemon, "read_misses"), 0, "{}", daemon.log_so_far());
     place.set(2, [9, 10, 30]);
     wait_until("a score", PATIENCE, || !learned(&daemon)["score"].is_null());
     let score = learned(&daemon)["score"].clone();
@@ -145,9 +145,8 @@ fn what_was_needed_at_nine_is_in_memory_before_nine_on_the_third_day() {
     let (code, text) = daemon.run(&["status", "--all"]);
     assert_eq!(code, Some(0));
     assert!(text.contains("\n  last forecast       "), "{text}");
-    let log = daemon.log();
-    for line in ["access history loaded", "daily_regions", "forecast scored", "preload ended"] {
-        assert!(log.contains(line), "{line}: {log}");
+    for text in ["access history loaded", "daily_regions", "forecast scored", "preload ended"] {
+        daemon.wait_for_log(text);
     }
     // What was preloaded and used counts as needed: the history still has it.
     place.set(2, [9, 15, 0]);
@@ -275,9 +274,8 @@ fn a_history_that_cannot_be_used_is_put_aside_and_begins_anew() {
         place.set(1, [8, 59, 50]);
         let daemon = place.start("");
         wait_for_slot(&daemon, 1, "08:45");
-        let log = daemon.log();
-        assert_eq!(log.matches("access history ignored").count(), 1, "{log}");
-        assert!(log.contains(reason), "{reason}: {log}");
+        daemon.wait_for_log_times("access history ignored", 1);
+        daemon.wait_for_log(reason);
         assert_eq!(learned(&daemon)["observed_slots"], 0, "{reason}");
         assert!(place.files("history").is_empty(), "{reason}");
         let [aside] = &place.files("unusable")[..] else { panic!("{reason}") };
@@ -343,9 +341,8 @@ fn a_clock_that_jumps_and_a_time_zone_that_changes_teach_nothing_wrong() {
     place.set_clocks(10 * 365 * DAY, EAST, 2_700);
     wait_until("1979", PATIENCE, || learned(&daemon)["slot"] != "Mon 09:00");
     assert_eq!(learned(&daemon)["observed_slots"], 1);
-    let log = daemon.log();
-    assert_eq!(log.matches("the clock has jumped").count(), 2, "{log}");
-    assert_eq!(log.matches("the time zone has changed").count(), 2, "{log}");
+    daemon.wait_for_log_times("the clock has jumped", 2);
+    daemon.wait_for_log_times("the time zone has changed", 2);
     daemon.stop();
 }
 
@@ -411,11 +408,11 @@ fn a_preload_that_finds_no_room_evicts_nothing_and_ends() {
     // All of it is used again and again.
     (0..4).for_each(|_| read_all());
     place.set(2, [8, 55, 10]);
-    wait_until("the preload", PATIENCE, || daemon.log().contains("preload ended"));
+    daemon.wait_for_log("preload ended");
     let is_outside = |part: &&u64| **part * PART >= front + row + rest;
     assert!(parts.iter().filter(is_outside).count() > 10);
     assert_eq!(learned(&daemon)["forecast"]["slot"], "Wed 09:00");
-    assert_eq!(counter(&daemon, "preloaded_bytes"), 0, "{}", daemon.log());
+    assert_eq!(counter(&daemon, "preloaded_bytes"), 0, "{}", daemon.log_so_far());
     read_all();
     assert_eq!(counter(&daemon, "read_misses"), misses, "what was used is still there");
     // There is nothing to score.

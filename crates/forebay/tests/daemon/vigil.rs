@@ -76,7 +76,7 @@ fn all_volumes_of_a_journal_are_taken_over_when_their_owner_is_silent() {
     here.kill();
     wait_until_served(&there);
     assert_eq!((read(&there, "one"), read(&there, "two")), (content(1, 3), content(1, 2)));
-    assert!(there.log().contains("the owner is silent, taking over"), "{}", there.log());
+    there.wait_for_log("the owner is silent, taking over");
 
     // On the way back by command, the former owner rests, until another host has had the volume.
     for volume in ["one", "two"] {
@@ -156,7 +156,7 @@ fn volumes_that_are_put_on_standby_on_all_hosts_stay_down() {
         order.into_iter().for_each(stand_by);
         std::thread::sleep(IN_VAIN);
         for host in order {
-            assert_eq!(host.status()["volumes"], Value::Array(Vec::new()), "{}", host.log());
+            assert_eq!(host.status()["volumes"], Value::Array(Vec::new()), "{}", host.log_so_far());
         }
     }
     here.stop();

@@ -155,9 +155,8 @@ fn check_ignored(directory: &Path, reason: &str, seed: u64) {
     read_lines(&daemon, &hot_lines()[..200], seed);
     assert_eq!(counter(&daemon, "read_misses"), 200, "{reason}");
     assert_eq!((counter(&daemon, "preloaded_bytes"), counter(&daemon, "errors")), (0, 0));
-    let log = daemon.log();
-    assert_eq!(log.matches("warm list ignored").count(), 1, "{log}");
-    assert!(log.contains(reason), "{log}");
+    daemon.wait_for_log_times("warm list ignored", 1);
+    daemon.wait_for_log(reason);
     daemon.stop();
     let daemon = start(directory, &volume);
     wait_for_state(&daemon, "loaded");
@@ -196,7 +195,7 @@ fn the_list_of_another_disk_is_ignored_and_another_content_is_read_from_the_disk
         hot_lines().into_iter().filter(|line| line * LINE < DISK_BYTES / 2).collect();
     let daemon = start(there, &volume(&there.join("disk.img")));
     wait_for_state(&daemon, "unusable");
-    assert!(daemon.log().contains("it belongs to a disk of 32 MiB"), "{}", daemon.log());
+    daemon.wait_for_log("it belongs to a disk of 32 MiB");
     read_lines(&daemon, &lines[..], 2);
     daemon.stop();
     // The same size: the list is used, and the lines are those of the new disk.
@@ -210,7 +209,7 @@ fn the_list_of_another_disk_is_ignored_and_another_content_is_read_from_the_disk
     let other = format!("disk=delay(read=0ms):{},{QUIET}", there.join("disk.img").display());
     let daemon = start(there, &other);
     wait_for_state(&daemon, "unusable");
-    assert!(daemon.log().contains("it belongs to another volume or backing"), "{}", daemon.log());
+    daemon.wait_for_log("it belongs to another volume or backing");
     daemon.stop();
 }
 

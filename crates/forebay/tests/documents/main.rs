@@ -102,11 +102,13 @@ fn run(page: &str, script: &str) -> Result<(), String> {
 }
 
 /// Builds `forebay-lab` beside the program: cargo builds the programs of one package for a test.
+/// With the tests of all packages, as `cargo test --workspace` does, because dependencies have the
+/// features that all of these need: it would build them anew for one program alone.
 fn build_lab() {
     let folder = Path::new(env!("CARGO_BIN_EXE_forebay")).parent().unwrap();
-    let profile = if folder.ends_with("release") { "release" } else { "test" };
+    let profile = if folder.ends_with("release") { "release" } else { "dev" };
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--offline", "--package=forebay-lab", "--bin=forebay-lab"]);
+    cargo.args(["build", "--quiet", "--offline", "--workspace", "--bins", "--tests"]);
     cargo.args(["--profile", profile, "--target-dir"]).arg(folder.parent().unwrap());
     assert!(cargo.status().unwrap().success(), "forebay-lab cannot be built");
     assert!(folder.join("forebay-lab").is_file(), "forebay-lab is not beside forebay");
