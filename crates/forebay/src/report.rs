@@ -161,6 +161,11 @@ pub(crate) fn warn(sentence: &str) {
     print_error(&format!("warning: {sentence}"));
 }
 
+/// Says on standard error what a command is waiting for.
+pub(crate) fn note(sentence: &str) {
+    print_error(sentence);
+}
+
 /// Prints one line on standard error. A server does not wait for the reader.
 fn print_error(sentence: &str) {
     crate::logging::print(format!("forebay: {}\n", Shown::line(sentence)));

@@ -12,7 +12,7 @@
 use super::{named, sentences, socket};
 use crate::arguments::StateArguments;
 use crate::keeper::systemd::notify_ready;
-use crate::report::{NOTHING_SHUTS_OUT, print, with_remedy};
+use crate::report::{NOTHING_SHUTS_OUT, note, print, with_remedy};
 use crate::signals::Signals;
 use anyhow::{Context, anyhow};
 use forebay_api::{Client, ClientError, ErrorKind, MissingVolume, VolumeStatus};
@@ -22,6 +22,8 @@ use tokio::time::Instant;
 
 /// Time between two questions to the server.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// From when on a command says what it waits for.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a server may be away, or not serve the volume, before another host is to have it. One
 /// that a keeper or systemd starts again takes about a second, an upgrade seldom more than a few.
 const ABSENCE_MAX: Duration = Duration::from_secs(10);
@@ -85,31 +87,40 @@ struct Owner<'a> {
 
 impl Owner<'_> {
     async fn take_over(&self) -> Result<VolumeStatus, ClientError> {
-        self.while_answering(self.client.take_over_volume(self.name)).await
+        let storage = "its disk and its journal have to answer, and the journal is read";
+        self.while_answering(self.client.take_over_volume(self.name), storage).await
     }
 
     async fn stand_by(&self) -> Result<MissingVolume, ClientError> {
-        self.while_answering(self.client.stand_by_volume(self.name)).await
+        let disk = "its disk takes what it lacks";
+        self.while_answering(self.client.stand_by_volume(self.name), disk).await
     }
 
-    /// Waits for the answer to a long request as long as the server answers short ones.
+    /// Waits for the answer to a long request as long as the server answers short ones. Says after
+    /// a while what it waits for.
     async fn while_answering<T>(
         &self,
         request: impl Future<Output = Result<T, ClientError>>,
+        waits_for: &str,
     ) -> Result<T, ClientError> {
         tokio::select! {
             biased;
             answer = request => answer,
-            error = self.unanswered() => Err(error),
+            error = self.unanswered(waits_for) => Err(error),
         }
     }
 
     /// Ends once the server does not answer.
-    async fn unanswered(&self) -> ClientError {
-        let mut absent_since = None;
+    async fn unanswered(&self, waits_for: &str) -> ClientError {
+        let begun = Instant::now();
+        let (mut absent_since, mut is_said) = (None, false);
         loop {
             tokio::time::sleep(INTERVAL).await;
             let asked_at = Instant::now();
+            if !is_said && begun.elapsed() >= PATIENCE {
+                is_said = true;
+                note(&format!("waiting for {}: {waits_for}", named(self.name)));
+            }
             match self.client.volume(self.name).await {
                 Ok(_) | Err(ClientError::Refused(_)) => absent_since = None,
                 Err(error) => {

@@ -322,16 +322,22 @@ fn a_journal_that_hangs_keeps_no_other_volume_from_being_taken_over() {
     let slow = format!("slow={},{settings}={hanging}", hosts.image("slow").display());
     let volumes = [slow, hosts.volume(&format!("{settings}={}", hosts.owned_image("journal")))];
     let here = Daemon::start(hosts.here.path(), "auto", "96MiB", &volumes);
-    std::thread::scope(|scope| {
-        scope.spawn(|| here.run(&["takeover", "slow"]));
-        here.wait_for_log("taking over a volume");
-        let (code, text) = here.run(&["takeover", "disk"]);
-        assert_eq!(code, Some(0), "{text}");
-        write(&mut here.client("disk"), 1, 2);
-        // Ends the first command, too.
-        here.signal(rustix::process::Signal::KILL);
+    let said = hosts.at("said");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["takeover", "slow", "--state"]).arg(hosts.here.path().join("state"));
+    command.stderr(std::fs::File::create(&said).unwrap());
+    let mut hanging = command.spawn().unwrap();
+    here.wait_for_log("taking over a volume");
+    let (code, text) = here.run(&["takeover", "disk"]);
+    assert_eq!(code, Some(0), "{text}");
+    write(&mut here.client("disk"), 1, 2);
+    let waits = "forebay: waiting for volume 'slow': its disk and its journal have to answer, and \
+                 the journal is read\n";
+    wait_until("it says what it waits for", PATIENCE, || {
+        std::fs::read_to_string(&said).unwrap() == waits
     });
     here.kill();
+    assert!(!hanging.wait().unwrap().success());
 }
 
 /// Regression: the journal stayed open and failed, and the third takeover panicked.

@@ -61,11 +61,12 @@ pub(crate) fn overview(view: &View<'_>, width: usize, height: Option<usize>) -> 
 /// The volumes, and what is wrong with them.
 pub(super) fn volume_list(view: &View<'_>, page: &mut Page) {
     if view.status.volumes.is_empty() {
-        return without_volumes(view.status, page);
+        without_volumes(view.status, page);
+    } else {
+        volumes::table(view, usize::MAX, page);
+        page.blank();
+        page.append(standby(view.status, page.width()));
     }
-    volumes::table(view, usize::MAX, page);
-    page.blank();
-    page.append(standby(view.status, page.width()));
     let alerts = joined(view.status.alerts.iter().filter(|alert| alert.kind == "volume"));
     page.blank();
     alerts::show(&alerts, usize::MAX, page);
@@ -73,9 +74,9 @@ pub(super) fn volume_list(view: &View<'_>, page: &mut Page) {
 
 /// What is shown instead of a table.
 fn without_volumes(status: &Status, page: &mut Page) {
-    match standby(status, page.width()) {
-        waiting if waiting.height() > 0 => page.append(waiting),
-        _ => page.wrapped(Style::Plain, NO_VOLUMES),
+    page.append(standby(status, page.width()));
+    if status.missing.is_empty() {
+        page.wrapped(Style::Plain, NO_VOLUMES);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::figures::View;
 use super::samples::{failing, healthy, many};
 use super::*;
-use forebay_api::{BackendIos, MissingVolume};
+use forebay_api::{Alert, BackendIos, MissingVolume, Severity};
 use forebay_terminal::page::{WIDTH, width};
 use serde_json::Value;
 use std::time::Duration;
@@ -256,6 +256,19 @@ fn no_value_makes_a_line_wider_than_80_columns() {
     let mut list = Page::default();
     overview::volume_list(&since_start, &mut list);
     assert_fits(&list.text(false));
+}
+
+/// Regression: the list said that there were none.
+#[test]
+fn a_volume_that_is_missing_is_in_the_list_if_no_other_is_served() {
+    let missing = MissingVolume { name: "mail".into(), ..MissingVolume::default() };
+    let alert = Alert::new(Severity::Error, "volume", "mail", "its disk does not answer");
+    let status = Status { missing: vec![missing], alerts: vec![alert], ..Status::default() };
+    let mut list = Page::default();
+    overview::volume_list(&View::since_start(&status), &mut list);
+    let text = list.text(false);
+    assert!(text.contains("mail: its disk does not answer"), "{text}");
+    assert!(!text.contains("no volumes") && !text.starts_with('\n'), "{text}");
 }
 
 #[test]
