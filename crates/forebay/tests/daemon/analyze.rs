@@ -5,6 +5,7 @@ use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::metrics::{over_control, value};
 use crate::process::{Daemon, MIB, output_of, run_forebay};
+use forebay_nbd::NbdCommand;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -144,8 +145,20 @@ fn a_busy_volume_is_compared_for_a_part_of_the_time_only() {
     assert_eq!(daemon.run(&[&start[..], &lengths].concat()).0, Some(0));
     let end = AtomicBool::new(false);
     let report = std::thread::scope(|scope| {
+        // Small requests, many at once, so that the volume is busy on a slow machine, too.
         for _ in 0..4 {
-            scope.spawn(|| read_randomly(&daemon, "disk", 32 * MIB, &end, drop));
+            scope.spawn(|| {
+                let (mut client, mut state) = (daemon.client("disk"), 7);
+                while !end.load(Ordering::Relaxed) {
+                    let sent: Vec<_> = (0..64)
+                        .map(|_| {
+                            let offset = random(&mut state) % (32 * MIB / 512) * 512;
+                            client.send(NbdCommand::Read, 0, offset, 512, &[])
+                        })
+                        .collect();
+                    sent.into_iter().for_each(|cookie| client.wait(cookie).result.unwrap());
+                }
+            });
         }
         // One of `measure`, one of `learn`.
         wait_until("an interval is complete", PATIENCE, || analysis(&daemon)["batches"] == 3);
