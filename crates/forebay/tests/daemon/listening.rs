@@ -2,12 +2,13 @@
 
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
-use crate::process::{Daemon, failed_start, is_served};
+use crate::process::{Daemon, failed_start, greets, is_served};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 const VOLUME: &str = "disk=memory:1MiB";
@@ -59,15 +60,8 @@ fn a_unix_socket_has_the_mode_and_group_that_are_set() {
     assert!(!path.exists());
 }
 
-/// Whether a server is at the other end. What another test starts has the listeners of this process
-/// for a moment, before it is another program, and a port may be connected to itself.
-fn greets(mut stream: impl Read) -> bool {
-    let mut greeting = [0; 8];
-    stream.read_exact(&mut greeting).is_ok() && greeting == *b"NBDMAGIC"
-}
-
-/// Starts a daemon while a path and a port are in use, releases them after `held`, and waits until
-/// they are served.
+/// Starts a daemon while a path and a port are in use, which are released after `held`, and waits
+/// until they are served.
 fn start_while_in_use(directory: &Path, held: Duration) {
     let path = directory.join("other.sock");
     let unix = UnixListener::bind(&path).unwrap();
@@ -76,21 +70,21 @@ fn start_while_in_use(directory: &Path, held: Duration) {
     let (at_path, at_port) = (format!("unix:{}", path.display()), format!("tcp:{address}"));
     let volumes = ["disk=memory:1MiB".to_owned()];
     let arguments = ["--nbd", &at_path, "--nbd", &at_port];
+    let holder = thread::spawn(move || {
+        thread::sleep(held);
+        drop((unix, tcp));
+    });
     let daemon = Daemon::start_with(directory, "epoll", "64MiB", &volumes, &arguments);
-    std::thread::sleep(held);
-    drop((unix, tcp));
+    holder.join().unwrap();
+    // What another test starts has the listeners of this process for a moment, before it is another
+    // program, and a port may be connected to itself.
     wait_until("the port is served", PATIENCE, || {
         TcpStream::connect(address).is_ok_and(|stream| {
             stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
             greets(stream)
         })
     });
-    wait_until("the path is served", PATIENCE, || {
-        UnixStream::connect(&path).is_ok_and(|stream| {
-            stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-            greets(stream)
-        })
-    });
+    wait_until("the path is served", PATIENCE, || is_served(&path));
     assert_eq!(Client::new(&path, "disk").read(0, 512), Ok(vec![0; 512]));
     daemon.stop();
 }
@@ -111,17 +105,21 @@ fn no_client_is_served_before_every_address_is_bound() {
     let directory = tempfile::tempdir().unwrap();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let in_use = format!("tcp:{}", other.local_addr().unwrap());
-    let volumes = ["disk=memory:1MiB".to_owned()];
-    let arguments = ["--nbd", &*in_use];
-    let mut daemon = Daemon::start_with(directory.path(), "epoll", "64MiB", &volumes, &arguments);
-    let mut client = UnixStream::connect(&daemon.socket).unwrap();
+    let here = directory.path().to_owned();
+    // It gives up after 5 seconds.
+    let start = thread::spawn(move || failed_start(&here, &["--volume", VOLUME, "--nbd", &in_use]));
+    let mut client = None;
+    wait_until("the socket is bound", PATIENCE, || {
+        client = UnixStream::connect(directory.path().join("refused.sock")).ok();
+        client.is_some()
+    });
+    let mut client = client.unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut greeting = Vec::new();
-    // The start gives up after 5 seconds, which may reset the connection.
+    // The end of the server may reset the connection.
     let _ = client.read_to_end(&mut greeting);
     assert!(greeting.is_empty(), "a write would have been acknowledged, and lost");
-    wait_until("the start fails", PATIENCE, || daemon.exit_status().is_some());
-    assert_eq!(daemon.exit_status().unwrap().code(), Some(1));
+    assert!(start.join().unwrap().contains("cannot listen on port"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -91,12 +91,20 @@ pub fn wait_for_exit(child: Child) -> Output {
     })
 }
 
-/// Returns true if a live process listens on a socket. After a process with an io_uring is killed,
-/// the kernel still accepts connections for it until the ring is torn down.
+/// Returns true if a server greets its clients on a socket, which it does once it has opened its
+/// volumes, or has given up those with `nofail=yes` for now. The kernel accepts connections before:
+/// from when the socket is bound, and for a killed process with an io_uring until the ring is torn
+/// down.
 pub fn is_served(socket: &Path) -> bool {
     let Ok(stream) = UnixStream::connect(socket) else { return false };
-    let listener = rustix::net::sockopt::socket_peercred(&stream).unwrap().pid;
-    Path::new("/proc").join(listener.as_raw_nonzero().to_string()).exists()
+    stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    greets(stream)
+}
+
+/// Returns true if a server is at the other end.
+pub fn greets(mut stream: impl Read) -> bool {
+    let mut greeting = [0; 8];
+    stream.read_exact(&mut greeting).is_ok() && greeting == *b"NBDMAGIC"
 }
 
 /// A running daemon; killed when dropped.
@@ -494,6 +502,15 @@ impl Daemon {
     /// The daemon's status.
     pub fn status(&self) -> serde_json::Value {
         status(self.socket.parent().unwrap())
+    }
+
+    /// Waits until a volume is served. A start does not wait long for one with `nofail=yes`, and
+    /// another server could have it first.
+    pub fn wait_for_volume(&self, name: &str) {
+        wait_until(name, PATIENCE, || {
+            let status = self.status();
+            status["volumes"].as_array().unwrap().iter().any(|volume| volume["name"] == name)
+        });
     }
 
     /// The number of connected clients, from the daemon's status.

@@ -1,5 +1,7 @@
 //! Reloads of the configuration file.
 
+use crate::common::client::PATIENCE;
+use crate::common::wait_until;
 use crate::process::{Daemon, MIB, make_file, on_one_line};
 use forebay_nbd::NbdCommand;
 use rustix::process::Signal;
@@ -41,7 +43,11 @@ fn a_stop_begins_while_a_reload_waits_for_a_disk() {
     daemon.client("disk").write(0, &[7; 4096]).unwrap();
     configure(there, &[other]);
     daemon.signal(Signal::HUP);
-    daemon.wait_for_log_times("volume 'disk' is removed", 1);
+    // A reload that a stop precedes is refused.
+    wait_until("the reload removes the volume", PATIENCE, || {
+        let (_, said) = daemon.run(&["volume", "set", "disk", "mode=write-back"]);
+        said.contains("is being changed by another command")
+    });
     daemon.terminate();
     daemon.wait_for_log_times("flushing dirty data before shutdown", 1);
     let log = daemon.log_so_far();

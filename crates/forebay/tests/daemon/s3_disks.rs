@@ -185,6 +185,7 @@ fn an_idle_former_owner_takes_the_volume_back_when_it_is_told_to() {
     let place = Place::new();
     let settings = "mode=write-through,nofail=yes";
     let first = place.start("one", settings);
+    first.wait_for_volume("v");
     let second = place.start("two", settings);
     take_over(&second);
     let mut client = second.client("v");

@@ -30,6 +30,7 @@ impl Hosts {
     /// which was acknowledged, in the pool. Line 2 is clean.
     fn start_here(&self, volume: String) -> Daemon {
         let daemon = Daemon::start_kept(self.here.path(), "auto", "64MiB", &[volume]);
+        daemon.wait_for_volume("disk");
         let mut client = daemon.client("disk");
         write(&mut client, 1, 1);
         write(&mut client, 2, 1);
@@ -108,6 +109,7 @@ fn the_records_of_a_former_owners_own_journal_are_not_written_over_newer_data() 
     let settings =
         format!("mode=write-back,protection=journal,journal={},nofail=yes", journal.display());
     let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[hosts.volume(&settings)]);
+    here.wait_for_volume("disk");
     let mut client = here.client("disk");
     write(&mut client, 1, 2);
     drop(client);
@@ -118,14 +120,16 @@ fn the_records_of_a_former_owners_own_journal_are_not_written_over_newer_data() 
     write(&mut there.client("disk"), 1, 3);
     there.stop();
     let here = Daemon::start(hosts.here.path(), "auto", "64MiB", &[hosts.volume(&settings)]);
-    let text = on_one_line(&here.run(&["status"]).1);
-    assert!(text.contains("another server has owned it since"), "{text}");
+    let said = "another server has owned it since";
+    wait_until("it says why it does not serve the volume", PATIENCE, || {
+        on_one_line(&here.run(&["status"]).1).contains(said)
+    });
     here.stop();
     let (state, journal) = (hosts.here.path().join("state"), journal.display().to_string());
     let (state, disk) = (state.display().to_string(), hosts.owned_image("disk"));
     let apply = ["rescue", "apply", "--state", &state, &journal, "--volume", "disk", "--to", &disk];
     let (code, text) = run_forebay(hosts.here.path(), &apply);
-    assert!(code == Some(1) && text.contains("another server has owned it since"), "{text}");
+    assert!(code == Some(1) && text.contains(said), "{text}");
     let disk = std::fs::read(hosts.image("disk")).unwrap();
     assert_eq!(&disk[LINE_BYTES..][..LINE_BYTES], content(1, 3));
 }

@@ -42,6 +42,8 @@ pub struct Client<S = UnixStream> {
     pub opened: OpenExport,
     parser: ReplyParser,
     input: Vec<u8>,
+    /// What one read takes in, before it is added to `input`.
+    received: Vec<u8>,
     cookie: u64,
     /// Reads in flight: their offset, and the bytes received.
     reads: HashMap<u64, (u64, Vec<u8>)>,
@@ -162,6 +164,7 @@ impl<S: Read + Write> Client<S> {
             opened,
             parser: ReplyParser::new(&opened),
             input,
+            received: vec![0; RECEIVE_BYTES],
             cookie: 0,
             reads: HashMap::new(),
             extents: HashMap::new(),
@@ -276,9 +279,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     fn receive(&mut self) -> Option<()> {
-        let from = self.input.len();
-        self.input.resize(from + RECEIVE_BYTES, 0);
-        let received = read_some(&mut self.stream, &mut self.input[from..]);
+        let received = read_some(&mut self.stream, &mut self.received);
         let len = match received {
             Ok(len) => len,
             Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("no answer in time"),
@@ -287,7 +288,7 @@ impl<S: Read + Write> Client<S> {
                 0
             }
         };
-        self.input.truncate(from + len);
+        self.input.extend_from_slice(&self.received[..len]);
         (len > 0).then_some(())
     }
 
