@@ -33,9 +33,8 @@ fn start(hosts: &Exports, host: &TempDir, settings: &str) -> Daemon {
 }
 
 fn wait_until_served(host: &Daemon) {
-    wait_until("both volumes are served", PATIENCE, || {
-        host.status()["volumes"].as_array().is_some_and(|volumes| volumes.len() == 2)
-    });
+    host.wait_for_volume("one");
+    host.wait_for_volume("two");
 }
 
 /// What the status of a host says of a volume on standby.
